@@ -49,7 +49,6 @@ from timerstore.services.cleaning.pass_units import (
     live_bytes,
 )
 from timerstore.services.damage.pass_by import pass_lost
-from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.read_units import SCAN_UNITS, all_units
 from timerstore.services.pipeline.copying import (
     Counted,
@@ -60,7 +59,7 @@ from timerstore.services.pipeline.copying import (
 )
 from timerstore.services.running.runner import provide
 from timerstore.services.world import state
-from timerstore.services.world.floor import find_in
+from timerstore.services.world.floor import find_in, read_floor
 from timerstore.services.world.state import (
     ServiceThread,
 )
@@ -473,7 +472,7 @@ class Cleaner:
         linked = linked_by_now(world)
         latest = np.full(TABLE_LENGTH, -1, np.int64)
         ranges, pending_bytes = UnitRanges(), 0
-        floor = capture_instant(engine, whole=False).snapshot.floor
+        floor = read_floor(world)
         for units in all_units(engine, engine.timerlog.start, linked.end):
             # What does not say where it leads to may lead anywhere.
             leads_to = np.where(units.leads_to == NOT_SAID, FAR_SLOT, units.leads_to)

@@ -21,7 +21,7 @@ from timerstore.jit.actor import act_as
 from timerstore.jit.kernel import kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Words
-from timerstore.services.looking.read_units import read_units
+from timerstore.services.looking.read_units import own_maps, read_units
 from timerstore.services.looking.timer_places import say_leads
 from timerstore.services.pipeline.copying import read_source
 from timerstore.services.world.state import CANCEL, CLEANING
@@ -30,7 +30,6 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_OURS, identify_target
 from timerstore.timelog.bytes.unit import NOT_SAID, Units
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.timelog.timerlog import WALK_DONE
 from timerstore.timelog.writing.tally import PENDING_BYTES, TALLY_WORDS
 from timerstore.wheel.cancelled import cancelled_remove, is_our_timer
@@ -216,9 +215,7 @@ class Round:
         self._parts: list[Units] = []  # once it is read: one, with a unit of each message
         self._offset = log.start
         ranges.forget(log.start)
-        self._reader = ReadSegments(
-            log.folder, "timerlog", log.segment_bytes, engine.disk.at, open_count_max=4
-        )
+        self._reader = own_maps(engine, log)
         self._buffer = Units.room(units_at_once)
 
     def read_on(self) -> None:
@@ -257,14 +254,11 @@ class Walk:
 
     def __init__(self, engine: Engine, mine: Pass, units: Units) -> None:
         """`units`: what it looks at, in the order of the commit log."""
-        log = engine.commitlog
         self.engine, self.mine, self.units, self.at = engine, mine, units, 0
         self._targets, self._read_count = np.full(len(units), NO_TARGET), 0
         self.claimed_slot = engine.world.dequeue_get.claimed_slot
         """The claim cursor when it began."""
-        self.source = ReadSegments(
-            log.folder, "commitlog", log.segment_bytes, engine.disk.at, open_count_max=2
-        )
+        self.source = own_maps(engine, engine.commitlog)
         self.source.map_from(mine.start, 1)
 
     def next_units(self, count: int) -> tuple[Units, Words, int]:

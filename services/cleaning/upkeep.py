@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 from timerstore.errors import FlushFailedError, StoreAccessError, StoreFullError
 from timerstore.jit.system import set_thread_name
@@ -29,24 +29,19 @@ _IDLE_TICK_S: Final = 0.25
 """How often the thread looks up while nothing is appended: an idle store should cost nothing."""
 
 
-class Groups(Protocol):
-    """Who consumes."""
-
-    def committed_indexes(self) -> Committed:
-        """Return what all groups have consumed, durably."""
-        ...
-
-    def write(self) -> None:
-        """Make durable how far they have come."""
-        ...
-
-
 class Upkeep:
     """Keeps one engine's files. `flush` may be called by any thread."""
 
-    def __init__(self, engine: Engine, flusher: Flusher, groups: Groups) -> None:
-        self.engine, self.flusher, self._groups = engine, flusher, groups
-        self.cleaner = Cleaner(engine, Reach(engine, groups.committed_indexes))
+    def __init__(
+        self,
+        engine: Engine,
+        flusher: Flusher,
+        committed: Callable[[], Committed],
+        write_groups: Callable[[], object],
+    ) -> None:
+        """Ask `committed` for the groups' offsets, which `write_groups` makes durable."""
+        self.engine, self.flusher, self._write_groups = engine, flusher, write_groups
+        self.cleaner = Cleaner(engine, Reach(engine, committed))
         self.retention = Retention(engine, flusher)
         self.scrub = Scrub(engine)
         self._stop = Flag()
@@ -61,7 +56,7 @@ class Upkeep:
 
     def _prepare(self) -> None:
         """Do what the next checkpoint is to make durable: groups' offsets, and the floor."""
-        self._groups.write()
+        self._write_groups()
         with suppress(StoreFullError):  # the flush goes on: it is what makes room
             self.cleaner.run(at_once=self.engine.clock.manual)
 

@@ -27,7 +27,7 @@ from timerstore.services.world.state import (
 )
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.decode import NO_TAG, read_one
+from timerstore.timelog.bytes.decode import NO_TAG, get_field, read_one
 from timerstore.timelog.bytes.message import (
     GOOD,
     IDENTITY_OURS,
@@ -101,7 +101,7 @@ def _is_filler(engine: Engine, message: int) -> bool:
     found = MessageParts()
     number, at = divmod(message - 1, engine.commitlog.segment_bytes)
     view = engine.commitlog.readable(number).view
-    if read_one(view, at, NO_TAG, found, False) != GOOD:
+    if read_one(view, at, message - 1, NO_TAG, found, False) != GOOD:
         return False
     start, count = found.topic_at, found.topic_bytes
     return view[start : start + count].tobytes() == fmt.SALVAGED_TOPIC
@@ -116,7 +116,8 @@ def _uncount(engine: Engine, message: int, info: int, found: MessageParts) -> No
     if message >= 0:
         view = engine.commitlog.readable(message // engine.commitlog.segment_bytes).view
         at, tag = message % engine.commitlog.segment_bytes, engine.store_tag
-        is_read = read_one(view, at, tag, found, False) == GOOD
+        own = get_field(view, at + fmt.MESSAGE_OFFSET_AT, 8)  # that may be what is damaged
+        is_read = read_one(view, at, own, tag, found, False) == GOOD
         if is_read and found.real_topic_bytes > 0 and not _is_displaced(engine.commitlog, message):
             high[0], low[0] = found.identity_high, found.identity_low
             start = found.real_topic_at
@@ -286,7 +287,7 @@ def _leads_to_damage(engine: Engine, entry: fmt.Entries) -> bool:
     log, offset, size = engine.commitlog, int(entry["offset"][0]), int(entry["size"][0])
     if not log.start <= offset < log.end or size <= 0:
         return False
-    if read_one(log.view(offset), 0, NO_TAG, MessageParts(), True) == GOOD:
+    if read_one(log.view(offset), 0, offset, NO_TAG, MessageParts(), True) == GOOD:
         return False
     following = offset + size
     return following == log.end or any(_says(log, at) == at for at in (offset, following))

@@ -23,6 +23,7 @@ from timerstore.jit.record import Words, exchange_word, publish
 from timerstore.services.damage.pass_by import queue_rows_of, wrong_entries
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES, TIMERS, WRONG_ENTRY_REASON
+from timerstore.services.looking.read_units import own_maps
 from timerstore.services.pipeline.dequeue_get import IS_ROLL, NO_DUE, claim_unit, hop
 from timerstore.services.world import needs
 from timerstore.services.world.state import DEQUEUE_GET, note_walked
@@ -32,7 +33,6 @@ from timerstore.timelog.bytes.unit import NO_UNIT, UNIT_GOOD, WRONG_UNIT_REASON
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
-from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.timelog.reading.units import walk_units
 from timerstore.wheel.near import OWED, slot_place
 
@@ -100,9 +100,7 @@ class Scrub:
         engine, log = self.engine, self.engine.timerlog
         self.file = "timerlog"
         stop = log.end
-        reader = ReadSegments(
-            log.folder, "timerlog", log.segment_bytes, engine.disk.at, open_count_max=4
-        )
+        reader = own_maps(engine, log)
         self.offset = log.start
         for part in walk_units(reader, log.start, stop, chunk=STEP_BYTES // fmt.UNIT_BYTES):
             damaged = part.offset[part.status != UNIT_GOOD]
@@ -215,9 +213,7 @@ def _cuts(engine: Engine) -> list[Cut]:
 def _find_units(engine: Engine, cuts: list[Cut]) -> list[FoundUnits]:
     """Return what is sound of these slots; name what is not sound of the timer log."""
     log = engine.timerlog
-    reader = ReadSegments(
-        log.folder, "timerlog", log.segment_bytes, engine.disk.at, open_count_max=4
-    )
+    reader = own_maps(engine, log)
     found = [[np.zeros(0, np.int64)] for _ in cuts]
     for part in walk_units(reader, log.start, max(cut.below for cut in cuts)):
         sound = part.status == UNIT_GOOD

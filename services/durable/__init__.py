@@ -2,6 +2,5 @@
 
 flush.py           checkpoints
 group_commit.py    many wait for one fsync
-capture.py         a checkpoint, captured in one kernel
 clean_close.py     what is pending, and what was cancelled, as of a clean close
 """

@@ -368,7 +368,7 @@ class Engine:
         """Return the queue row of a timer's real topic, made if needed; −1 if it is damaged."""
         view = self.commitlog.view(offset)
         found = MessageParts()
-        if read_one(view, 0, NO_TAG, found, False) != GOOD or found.real_topic_bytes < 0:
+        if read_one(view, 0, offset, NO_TAG, found, False) != GOOD or found.real_topic_bytes < 0:
             return -1
         at, count = found.real_topic_at, found.real_topic_bytes
         return self.queues.row(view[at : at + count].tobytes(), max(0, found.real_queue))

@@ -19,6 +19,7 @@ from timerstore.services.engine.holds import Hold
 from timerstore.services.world.floor import read_floor
 from timerstore.timelog.bytes.unit import NO_UNIT, WRONG_UNIT_REASON, Units
 from timerstore.timelog.files.pinned import PinnedLog
+from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.timelog.timerlog import (
     CHUNK_ROWS,
@@ -37,10 +38,12 @@ def unit_reader(engine: Engine) -> ReadSegments | PinnedLog:
 
     If nothing is written, units that recovery linked are only in the engine's maps. O(segments).
     """
-    log = engine.timerlog
-    if not engine.disk.writes:
-        return PinnedLog(log)
-    return ReadSegments(log.folder, "timerlog", log.segment_bytes, engine.disk.at, open_count_max=4)
+    return own_maps(engine, engine.timerlog) if engine.disk.writes else PinnedLog(engine.timerlog)
+
+
+def own_maps(engine: Engine, log: SegmentedFile) -> ReadSegments:
+    """Return a log's files, of which four are mapped at most. O(segments)."""
+    return ReadSegments(log.folder, log.name, log.segment_bytes, engine.disk.at, open_count_max=4)
 
 
 def all_units(

@@ -99,7 +99,7 @@ class Change(NamedTuple):
     wrong: str
 
 
-CAPTURE: Final = "services.durable.capture"
+CAPTURE: Final = "services.durable.flush"
 BY_ID: Final = "services.calls.by_id"
 FILES: Final = "services.opening.recover_damage"
 FLUSH: Final = "services.durable.flush"

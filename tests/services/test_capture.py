@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
-from timerstore.services.durable.capture import capture
+from timerstore.services.durable.flush import capture
 
 
 def test_cursors_are_those_of_the_engine() -> None:

@@ -103,26 +103,16 @@ def test_the_read_cursor_is_said_to_be_durable_only_once_it_is() -> None:
         assert alone.engine.failure.error is flusher.error is not None
 
 
-class TellingGroups:
-    """Nobody consumes; each write is told."""
-
-    def __init__(self, told: list[str]) -> None:
-        self.told = told
-
-    def committed_indexes(self) -> CommittedIndexes:
-        """Return nothing."""
-        return CommittedIndexes({})
-
-    def write(self) -> None:
-        """Tell."""
-        self.told.append("groups")
+def nobody() -> CommittedIndexes:
+    """Nobody consumes."""
+    return CommittedIndexes({})
 
 
 def test_what_is_done_before_and_after_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     with Alone(DEQUEUE_PUT) as alone:
         told = list[str]()
         flusher = Flusher(alone.engine)
-        upkeep = Upkeep(alone.engine, flusher, TellingGroups(told))
+        upkeep = Upkeep(alone.engine, flusher, nobody, lambda: told.append("groups"))
         monkeypatch.setattr(upkeep.cleaner, "run", lambda **_: told.append("cleaning"))
         monkeypatch.setattr(upkeep.retention, "run", lambda: told.append("retention"))
         monkeypatch.setattr(flusher, "_write", lambda *_: told.append("checkpoint"))
@@ -229,7 +219,7 @@ def test_the_thread_says_so_where_there_is_no_room_and_goes_on_when_there_is(
     disk = FailingDisk()
     with Alone(DEQUEUE_PUT, disk, flush_interval_ms=1) as alone:
         flusher = Flusher(alone.engine)
-        upkeep = Upkeep(alone.engine, flusher, TellingGroups([]))
+        upkeep = Upkeep(alone.engine, flusher, nobody, lambda: None)
         seen, again = threading.Event(), threading.Event()
 
         def run() -> int:

@@ -12,7 +12,7 @@ from tests.kernels import kernel
 from tests.services.alone import CONFIG, DEQUEUE_PUT, Alone
 from timerstore.jit.locks import lock_if_free, lock_release
 from timerstore.jit.record import Words
-from timerstore.services.durable.capture import give_back
+from timerstore.services.durable.flush import give_back
 from timerstore.wheel.near import PAGE_PLACES
 
 PLACES = 4 * PAGE_PLACES

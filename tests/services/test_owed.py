@@ -17,7 +17,7 @@ from tests.models.ledger import read_ledger, read_messages
 from tests.small_store import small
 from timerstore import ManualClock, TimerStore
 from timerstore.jit.actor import acting_as
-from timerstore.services.durable.capture import capture
+from timerstore.services.durable.flush import capture
 from timerstore.services.engine import engine as engine_module
 from timerstore.services.pipeline.dequeue_get import CLAIM_UNITS, COLD_COUNT
 from timerstore.services.running.runner import Runner, provide

@@ -80,7 +80,12 @@ def written_log(folder: Path, units: list[tuple[int, int]]) -> Any:
         (folder / f"{begin:020}").write_bytes(segment)
     numbers = list(range(-(-len(parts) // SEGMENT_BYTES)))
     log = SimpleNamespace(
-        folder=folder, segment_bytes=SEGMENT_BYTES, start=0, end=offset, numbers=numbers
+        folder=folder,
+        name="timerlog",
+        segment_bytes=SEGMENT_BYTES,
+        start=0,
+        end=offset,
+        numbers=numbers,
     )
     engine = SimpleNamespace(timerlog=log, disk=Disk(), read_slot=0)
     engine.world = engine

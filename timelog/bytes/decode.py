@@ -7,13 +7,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
-from timerstore.jit.intrinsics import get_i64, get_word, prefetch
+from timerstore.jit.intrinsics import get_word, prefetch
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.objects import Pieces, piece
 from timerstore.jit.record import Bytes, ReadBytes, Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
-    BAD_PARTS,
     BAD_SIZE,
     GOOD,
     REASONS,
@@ -42,14 +41,13 @@ class Message(NamedTuple):
 
 
 @kernel_ahead
-def read_one(buf: ReadBytes, at: int, tag: int, found: MessageParts, verify: bool) -> int:
-    """Read a message for Python, whatever offset it says to have; return what `read_message` does.
-
-    `found` says who it is, too.
-    """
+def read_one(
+    buf: ReadBytes, at: int, offset: int, tag: int, found: MessageParts, verify: bool
+) -> int:
+    """Read a message for Python; return what `read_message` does. `found` says who it is, too."""
     if len(buf) - at < fmt.MESSAGE_BYTES_MIN:
         return BAD_SIZE
-    status = read_message(buf, at, get_i64(buf, at + fmt.MESSAGE_OFFSET_AT), found, verify)
+    status = read_message(buf, at, offset, found, verify)
     if status == GOOD:
         identify_timer(buf, found, tag)
     return status
@@ -85,9 +83,7 @@ def decode_message(view: Bytes, offset: int) -> Message:
         found = _spare.pop()
     except IndexError:
         found = MessageParts()
-    status = int(read_one(view, 0, NO_TAG, found, True))
-    if status == GOOD and get_field(view, fmt.MESSAGE_OFFSET_AT, 8) != offset:
-        status = BAD_PARTS  # of an earlier use of the segment
+    status = int(read_one(view, 0, offset, NO_TAG, found, True))
     if status != GOOD:
         raise CorruptStoreError("commitlog", offset, REASONS[status])
     body_at, topic_at = found.body_at, found.topic_at

@@ -192,14 +192,9 @@ class Core:
         self.lock_file.release()
         self.disk.folder = None
         self.ended = True
-        self._call_nobody()
-
-    def _call_nobody(self) -> None:
-        """Know nobody any more who knows this core.
-
-        So maps and memory of a closed store go with the last reference to it, and not whenever
-        Python looks for cycles: a program that opens many, one after the other, would keep dozens.
-        """
+        # Who knows this core is let go: so maps and memory of a closed store go with the last
+        # reference to it, and not whenever Python looks for cycles. A program that opens many, one
+        # after the other, would keep dozens.
         self.at_close.clear()
         del self.upkeep
 

@@ -271,7 +271,8 @@ class TimerStore(Stays, AnyStore):
             self.putting = Putting(core)
             self.timers = PendingTimers(core, self.putting)
             self.consuming = Consuming(core, self.putting, self.timers.keyed)
-            core.upkeep = Upkeep(core.engine, core.flusher, self.consuming)
+            groups = self.consuming.committed_indexes, self.consuming.write
+            core.upkeep = Upkeep(core.engine, core.flusher, *groups)
             self._calls = self.calls = self._make_calls()
             core.start()
         except BaseException:

@@ -15,7 +15,7 @@ from timerstore.calls.pending.timers import Timer, read_timer
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import CorruptStoreError
-from timerstore.services.durable.capture import read_appended
+from timerstore.services.durable.flush import read_appended
 from timerstore.services.looking.read_units import slot_units
 from timerstore.services.world.rings import waiting_places
 from timerstore.services.world.world import bucket_lateness_ms
