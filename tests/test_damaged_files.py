@@ -6,12 +6,15 @@ The store was closed, or its process was killed: each damage is done to both.
 """
 
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import timerstore
 from tests.models.ledger import read_ledger
 from tests.small_store import small
 from tests.sparse_copy import copy_tree
@@ -20,13 +23,16 @@ from timerstore import (
     CorruptStoreError,
     InvalidArgumentError,
     ManualClock,
+    MissingFileError,
     NotAStoreError,
     TimerStore,
 )
+from timerstore.tables import TABLES
 from timerstore.testing import DAMAGE_KINDS, check_damaged, damage
 from timerstore.testing.disk import QuietDisk
 from timerstore.testing.ledger import LEVEL_TOPIC, Ledger
 from timerstore.timelog.bytes import format as fmt
+from timerstore.validation import validate
 
 pytestmark = pytest.mark.promise
 
@@ -144,3 +150,67 @@ def test_nothing_is_lost_without_a_word(
     check_damaged(store, before, everything_due=False)
     assert store.count() == counted == 0
     store.close()
+
+
+# --- whoever reads without opening
+
+
+def look(path: Path) -> None:
+    with timerstore.open(path, config=CONFIG, read_only=True) as store:
+        list(store.pending())
+        store.stats()
+
+
+COPIES = how_many("DAMAGED", 1, 100)
+TOLD = (CorruptStoreError, NotAStoreError, MissingFileError)
+READERS: dict[str, Callable[[Path], object]] = {
+    **{table: partial(timerstore.read, table=table) for table in TABLES},
+    "verify": timerstore.verify,
+    "validate": validate,
+    "pending": look,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60, method="signal")
+@pytest.mark.parametrize("how", DAMAGE_KINDS)
+@pytest.mark.parametrize("number", range(COPIES))
+def test_readers_read_on_or_name_it(
+    number: int, how: str, made: tuple[Path, Path, Ledger, int], tmp_path: Path
+) -> None:
+    """Whatever a file holds, a reader tells that in an error of its own, and changes nothing."""
+    kept, older, _, _ = made
+    seed = SEED + number * len(DAMAGE_KINDS) + DAMAGE_KINDS.index(how)
+    path = copy_tree(kept, tmp_path / "s")
+    with suppress(InvalidArgumentError):  # no file can be damaged so
+        file, what = damage(path, how, random.Random(seed), older=older)
+        print(f"{file.relative_to(path)}: {what}, seed {seed}")
+    left = content(path)
+    for read in READERS.values():
+        with suppress(*TOLD):
+            read(path)
+    assert content(path) == left
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60, method="signal")
+@pytest.mark.parametrize("how", DAMAGE_KINDS)
+@pytest.mark.parametrize("number", range(COPIES))
+def test_a_damaged_backup_is_restored_or_named(
+    number: int, how: str, made: tuple[Path, Path, Ledger, int], tmp_path: Path
+) -> None:
+    kept, _, before, now_ms = made
+    seed = SEED + number * len(DAMAGE_KINDS) + DAMAGE_KINDS.index(how)
+    timerstore.backup(kept, tmp_path / "backup")
+    with suppress(InvalidArgumentError):
+        file, what = damage(tmp_path / "backup", how, random.Random(seed))
+        print(f"{file.relative_to(tmp_path)}: {what}, seed {seed}")
+    clock = ManualClock(now_ms)
+    try:
+        timerstore.restore(tmp_path / "backup", tmp_path / "new", config=CONFIG, clock=clock)
+    except TOLD:
+        assert not (tmp_path / "new").exists(), "it is whole, or it is not there"
+        return
+    with TimerStore(tmp_path / "new", config=CONFIG, clock=clock, disk=QuietDisk()) as store:
+        clock.advance(400 * SECOND)
+        check_damaged(store, before, everything_due=False)
