@@ -6,6 +6,7 @@ The store was closed, or its process was killed: each damage is done to both.
 """
 
 import random
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -190,6 +191,14 @@ def test_readers_read_on_or_name_it(
         with suppress(*TOLD):
             read(path)
     assert content(path) == left
+
+
+def test_a_checkpoint_that_is_too_long_is_read(
+    made: tuple[Path, Path, Ledger, int], tmp_path: Path
+) -> None:
+    path = copy_tree(made[0], tmp_path / "s")
+    shutil.copy(path / "config" / "topiccounts", path / "config" / "timercheck")
+    look(path)
 
 
 @pytest.mark.slow

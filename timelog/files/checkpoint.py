@@ -260,7 +260,7 @@ def write_checkpoint(disk: Disk, path: Path, checkpoint: TimerCheckpoint) -> Non
     fd = disk.open_file(path, create=True)
     try:
         data = checkpoint.encode().ljust(fmt.CHECKPOINT_COPY_AT, b"\0")
-        if os.fstat(fd).st_size > fmt.CHECKPOINT_BYTES:
+        if disk.writes and os.fstat(fd).st_size > fmt.CHECKPOINT_BYTES:
             os.ftruncate(fd, fmt.CHECKPOINT_BYTES)
         disk.write_at(fd, data, fmt.CHECKPOINT_COPY_AT, path)
         disk.sync(fd, path)
