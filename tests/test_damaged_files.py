@@ -217,7 +217,7 @@ def test_a_damaged_backup_is_restored_or_named(
     clock = ManualClock(now_ms)
     try:
         timerstore.restore(tmp_path / "backup", tmp_path / "new", config=CONFIG, clock=clock)
-    except TOLD:
+    except (*TOLD, InvalidArgumentError):  # the latter if its only point is gone
         assert not (tmp_path / "new").exists(), "it is whole, or it is not there"
         return
     with TimerStore(tmp_path / "new", config=CONFIG, clock=clock, disk=QuietDisk()) as store:
