@@ -174,6 +174,7 @@ def test_a_broker_s_store(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # a session begins
 def test_spark(pair: Pair, spark: Any, tmp_path: Path) -> None:
     """A task lays a copy down and reads it; a stream is refused, since nothing is appended."""
     if pair.place.startswith("s3"):
