@@ -52,6 +52,7 @@ def test_nothing_is_said_of_a_live_store(tmp_path: Path, record_property: Told) 
             wanted = time.monotonic() + WAIT_S
             while store.count() < 100 and time.monotonic() < wanted:
                 time.sleep(0.1)
+            store.flush()  # a run reads what a checkpoint says
             for number in range(SNAPSHOTS):
                 out = tmp_path / f"tables-{number // ALIKE}"
                 found = pipeline.run({"shop": str(path)}, out, run=f"snapshot-{number}")

@@ -11,12 +11,14 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from operator import index
 from pathlib import Path
-from typing import Any, Final, TypeGuard
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.values.ids import Int64s
+
+if TYPE_CHECKING:  # the shell's help does without
+    import numpy as np
+
+    from timerstore.values.ids import Int64s
 
 # --- times of NumPy (datetime64, timedelta64) in milliseconds; fractions round up
 
@@ -30,6 +32,8 @@ _MS_MAX: Final = 1 << 53
 
 def units_ms(values: np.ndarray[Any, Any], name: str) -> Int64s:
     """Return datetime64s or timedelta64s in ms, or refuse them."""
+    import numpy as np
+
     if np.isnat(values).any():
         raise InvalidArgumentError(f"{name} has NaT, which is no time. Leave it out.")
     unit, step = np.datetime_data(values.dtype)
@@ -301,6 +305,8 @@ def instant_ms(at: object, name: str) -> int:
         if at.utcoffset() is None:
             raise InvalidArgumentError(f"{name} is {at!r}, {_NO_ZONE}")
         return whole_ms(at - EPOCH)
+    import numpy as np
+
     return int(units_ms(np.asarray(at), name)[()])
 
 
@@ -325,6 +331,8 @@ def _dtype_kind(value: object) -> str:
 
 def _each(values: Any, name: str, kind: str, one: Callable[[Any, str], int]) -> Int64s:
     """Return what many say in ms; `one` reads those that are no array's of NumPy's `kind`."""
+    import numpy as np
+
     array = as_array(values, name)
     if array.dtype.kind == kind:
         return units_ms(array, name)
@@ -337,6 +345,8 @@ def _each(values: Any, name: str, kind: str, one: Callable[[Any, str], int]) -> 
 
 def as_array(values: Any, name: str) -> np.ndarray[Any, Any]:
     """Return an array of NumPy; what has a time zone as datetime64 in UTC."""
+    import numpy as np
+
     dtype = getattr(values, "dtype", getattr(values, "type", None))
     zones = [getattr(dtype, each) for each in ("tz", "time_zone") if hasattr(dtype, each)]
     try:
