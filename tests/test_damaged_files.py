@@ -89,6 +89,11 @@ def made(
     return path, older, read_ledger(path), clock.now_ms
 
 
+def seed_of(number: int, how: str) -> int:
+    """Return a seed that no other store has, of those that are damaged."""
+    return SEED + number * len(DAMAGE_KINDS) + DAMAGE_KINDS.index(how)
+
+
 def first_change(was: Path, file: Path) -> int:
     """Return which byte of a file is the first that changed; 0 if it is gone, or cut short."""
     both = zip(was.read_bytes(), file.read_bytes() if file.exists() else b"", strict=False)
@@ -116,7 +121,7 @@ def test_nothing_is_lost_without_a_word(
     number: int, how: str, made: tuple[Path, Path, Ledger, int], tmp_path: Path
 ) -> None:
     kept, older, before, now_ms = made
-    seed = SEED + number * len(DAMAGE_KINDS) + DAMAGE_KINDS.index(how)
+    seed = seed_of(number, how)
     rnd, first = random.Random(seed), seed % len(KINDS)
     path = copy_tree(kept, tmp_path / "s")
     for kind in (*KINDS, *KINDS)[first:]:
@@ -181,7 +186,7 @@ def test_readers_read_on_or_name_it(
 ) -> None:
     """Whatever a file holds, a reader tells that in an error of its own, and changes nothing."""
     kept, older, _, _ = made
-    seed = SEED + number * len(DAMAGE_KINDS) + DAMAGE_KINDS.index(how)
+    seed = seed_of(number, how)
     path = copy_tree(kept, tmp_path / "s")
     with suppress(InvalidArgumentError):  # no file can be damaged so
         file, what = damage(path, how, random.Random(seed), older=older)
@@ -209,7 +214,7 @@ def test_a_damaged_backup_is_restored_or_named(
     number: int, how: str, made: tuple[Path, Path, Ledger, int], tmp_path: Path
 ) -> None:
     kept, _, before, now_ms = made
-    seed = SEED + number * len(DAMAGE_KINDS) + DAMAGE_KINDS.index(how)
+    seed = seed_of(number, how)
     timerstore.backup(kept, tmp_path / "backup")
     with suppress(InvalidArgumentError):
         file, what = damage(tmp_path / "backup", how, random.Random(seed))
