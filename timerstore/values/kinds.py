@@ -232,8 +232,6 @@ def _plain(value: Any, what: str) -> Any:
     if hasattr(value, "to_timedelta64"):  # pandas.Timedelta has nanoseconds
         value = value.to_timedelta64()
     if getattr(getattr(value, "dtype", None), "kind", "") == "m":
-        from timerstore.values.kinds import units_ms  # NumPy with it, which is there by now
-
         try:
             return timedelta(milliseconds=int(units_ms(value, what)))
         except (OverflowError, TypeError) as e:
