@@ -13,6 +13,7 @@ anew, and comes last.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import re
@@ -33,6 +34,7 @@ from pyarrow import fs
 
 from timerstore.audit.engines import write_rows
 from timerstore.errors import InvalidArgumentError
+from timerstore.jit import host
 from timerstore.pipeline.resulttables import (
     FIRED,
     FIRED_LATENESS,
@@ -450,7 +452,7 @@ def _join(folder: Path, last: str, unfinished: Path) -> bool:
         for path in (made / small[-1].name, made):
             sync(path)
         _exchange(made, folder)
-    except (OSError, pa.ArrowInvalid, AttributeError):
+    except (OSError, pa.ArrowInvalid):
         return False  # a damaged file, or a file system that cannot do this: they stay as they are
     finally:
         shutil.rmtree(made)
@@ -458,8 +460,9 @@ def _join(folder: Path, last: str, unfinished: Path) -> bool:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Let two folders have each other's name, at once. Raises OSError, AttributeError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE):
+    """Let two folders have each other's name, at once. Raises OSError."""
+    if host.RENAME is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(other))
+    if host.RENAME(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE):
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error), str(other))
