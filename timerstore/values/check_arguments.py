@@ -1,4 +1,4 @@
-"""Checking arguments: what a caller may pass, and what of it makes up a put."""
+"""Checking what a caller may pass, down to the rows of a put."""
 
 from __future__ import annotations
 
