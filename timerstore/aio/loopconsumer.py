@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -81,9 +82,13 @@ class LoopSource(StoreSource):
     async def wait(self, *, for_messages: bool) -> None:
         """Sleep until something is fired, if that is waited for, or `wake` is called."""
         rows = [row for each in self.topics for row in list(each.group.cursors)]
+        turn_ms = self.turn_ms() if for_messages else math.inf
         self._sleep = self.side.loop.create_future()
         try:
-            await self.side.arrivals.wait(None, rows if for_messages else (), self._sleep)
+            await self.side.arrivals.wait(
+                *(None if turn_ms == math.inf else turn_ms / 1_000, rows if for_messages else ()),
+                self._sleep,
+            )
         finally:
             self._sleep = None
 
@@ -357,6 +362,9 @@ class Consumer(Stays):
         ordered: Ordered = False,
         hooks: Sequence[Hook] = (),
         start: Start = "earliest",
+        rate: str | None = None,
+        burst: int | None = None,
+        rate_by: str | None = None,
     ) -> None:
         """Prepare; `start` begins.
 

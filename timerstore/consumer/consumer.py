@@ -7,6 +7,7 @@ the clock's `advance`, runs the handlers.
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -23,7 +24,13 @@ from timerstore.calls.pending.is_pending import first_due_ms
 from timerstore.consumer.consumersettings import ConsumerSettings, Hook, Ordered
 from timerstore.consumer.handling import Handling, Threads
 from timerstore.consumer.storesource import StoreSource
-from timerstore.consumer.subscription import Handler, Source, Subscription, check_handler
+from timerstore.consumer.subscription import (
+    Handler,
+    Source,
+    Subscription,
+    check_handler,
+    parse_tags,
+)
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.services.engine.holds import while_held
@@ -65,6 +72,11 @@ class Workings:
         if any(known.topic == topic for known in self.subscriptions):
             raise InvalidArgumentError(
                 f"{topic!r} has a handler already. Subscribe one handler that calls both."
+            )
+        if self.settings.turns is not None and parse_tags(tags) is not None:
+            raise InvalidArgumentError(
+                f"tags is {tags!r}, and the consumer has a rate: messages of other tags would take "
+                "turns too. Leave tags out, or put what has a rate into a topic of its own."
             )
         subscription = self.source.subscription(topic, handler, tags)
         subscription.hold_back = self.handling.hand_in_again
@@ -278,6 +290,9 @@ class Consumer(Closes):
         ordered: Ordered = False,
         hooks: Sequence[Hook] = (),
         start: Start = "earliest",
+        rate: str | None = None,
+        burst: int | None = None,
+        rate_by: str | None = None,
     ) -> None:
         """Make a consumer; `start` begins.
 
@@ -294,6 +309,11 @@ class Consumer(Closes):
         `broadcast`: each instance gets every message, and failures are only logged; `instance`
         names it if a group has several. `start`: where a group begins that never read the topic:
         "earliest", "latest", or epoch milliseconds.
+
+        `rate`: at most so many messages of each topic, such as "100/s", "10/m", "5/h"; with
+        `rate_by` of each value of that property. `burst`: so many may come at once; None: what a
+        tenth of a second is worth, or 1. What waits for its turn holds no thread. All consumers of
+        the group need the same. docs/howto/rates.md has the rules.
         """
         self._threads_count = check_int(threads, "threads", 1, THREADS_MAX)
         settings = ConsumerSettings.of(locals())
@@ -522,7 +542,9 @@ class Stepper:
             return stop_ms
         first = while_held(lambda: first_due_ms(self._core, start_ms + 1, stop_ms))
         next_ms = self._workings.handling.next_ms(begins=not self._is_stepping)
-        return int(min(first, max(next_ms, start_ms + 1), stop_ms))
+        if not self._is_stepping:
+            next_ms = min(next_ms, start_ms + self._workings.source.turn_ms())
+        return math.ceil(min(first, max(next_ms, start_ms + 1), stop_ms))
 
     def arrived(self) -> None:
         """Call handlers at the clock's present time."""

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Protocol, Self
 
 from timerstore.calls.consuming.consuming import Start, check_start
 from timerstore.calls.consuming.delivery import DEAD, Delivery, Wait
+from timerstore.calls.consuming.turns import Rate
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.bytes.limits import GROUP_BYTES_MAX
 from timerstore.values.check_arguments import check_group, given_delay
@@ -224,6 +225,10 @@ class ConsumerSettings:
     ordered: Ordered
     hooks: Sequence[Hook]
     start: Start
+    rate: str | None
+    burst: int | None
+    rate_by: str | None
+    turns: Rate | None = field(init=False)  # as these three say
     attempts_max: int = field(init=False)
     waits: tuple[timedelta, ...] = field(init=False)  # as `backoff` says
 
@@ -251,6 +256,13 @@ class ConsumerSettings:
             raise InvalidArgumentError(
                 "ordered goes with neither batch_count nor broadcast, because an ordered "
                 "consumer hands out one message of a line at a time. Leave them out."
+            )
+        self.turns = Rate.of(self.rate, self.burst, self.rate_by)
+        if self.turns is not None and self.ordered:
+            raise InvalidArgumentError(
+                "rate does not go with ordered, because an ordered consumer says itself when each "
+                "message begins. Leave one of them out: with rate_by the messages of each key are "
+                "handed out in their order."
             )
         if self.instance and not self.broadcast:
             raise InvalidArgumentError(

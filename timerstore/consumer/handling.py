@@ -504,13 +504,20 @@ class Threads:
                     if self._ready or self.stopping:
                         break
                     self._waits_for_room = True  # likewise
-                    tasks, limited = self._source.pull(self._pull_count)
+                    tasks, limited = self._source.pull(self._count_max())
                     self._waits_for_room &= limited
                     if not tasks:
-                        waiter.wait(_POLL_MS)
+                        waiter.wait(min(_POLL_MS, self._source.turn_ms()))
             finally:
                 self._waiter, self._waits_for_room = None, False
         self._ready.extend(tasks)
+
+    def _count_max(self) -> int:
+        """Return how many to pull: at a rate no more than can begin at once."""
+        told = self._source.settings
+        if told.turns is None:
+            return self._pull_count
+        return min(self._pull_count, (len(self._idle) + 1) * told.batch_count)
 
     def _rest(self, gate: threading.Lock) -> None:
         """Sleep until another thread has something for this one."""

@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from math import inf
 from typing import Any, Final
 
 from timerstore.calls.consuming.consuming import Consuming, begin_groups
@@ -263,7 +264,9 @@ class StoreSource(Source):
         """Return what a handler of a topic gets its messages through."""
         if self.settings.ordered:
             return OrderedSubscription(topic, handler, tags, self.settings.ordered)
-        return LimitedSubscription(topic, handler, tags)
+        made = LimitedSubscription(topic, handler, tags)
+        made.rate = self.settings.turns
+        return made
 
     def comes_ms(self, wait: Wait) -> int:
         """Return when what waits from now on comes again, epoch ms."""
@@ -315,6 +318,12 @@ class StoreSource(Source):
     def make_visible(self, group: Group) -> bool:
         """Under "group" durability, make durable what was fired; tell if any was."""
         return group.make_visible()
+
+    def turn_ms(self) -> float:
+        """Return how long it is until what waits for its turn has it; infinity if nothing does."""
+        if self.settings.turns is None:
+            return inf
+        return min(each.group.turn_ms() for each in self.topics)
 
     def waiter(self) -> AbstractContextManager[Waiter]:
         """Lend who sleeps until something is fired."""

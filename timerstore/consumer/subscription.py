@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.calls.consuming.pull import READY_BYTES
 from timerstore.calls.consuming.run import Run
+from timerstore.calls.consuming.turns import Rate
 from timerstore.consumer.consumersettings import ConsumerSettings, Retry
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, StoreClosedError
 from timerstore.jit.guards import RLock
@@ -204,6 +206,7 @@ class LimitedSubscription(Subscription):
     def __init__(self, topic: str, handler: Handler, tags: str) -> None:
         super().__init__(topic, handler, tags)
         self.limited = self.may_hide = False
+        self.rate: Rate | None = None
         self.remake: Callable[[Run], Run] | None = None
         """Makes of what was pulled what handlers are to have, if that is something else."""
 
@@ -228,10 +231,14 @@ class LimitedSubscription(Subscription):
         """
         while True:
             self.limited = False
-            run = self._pull_ready(count_max)
-            self.may_hide = isinstance(run, bool)
-            if isinstance(run, bool):
-                run = self.group.pull(count_max, self._room)
+            if self.rate is None:
+                run = self._pull_ready(count_max)
+                self.may_hide = isinstance(run, bool)
+                if isinstance(run, bool):
+                    run = self.group.pull(count_max, self._room)
+            else:
+                run = self.group.pull_long(count_max, self._room, self.rate)
+                self.may_hide = run is None and self.group.turn_ms() == inf
             if run is None:
                 return []
             try:
@@ -401,6 +408,10 @@ class Source(Protocol):
 
     def pull(self, count_max: int) -> tuple[list[Task], bool]:
         """Pull from the next topic that has something; tell whether limits kept any back."""
+
+    def turn_ms(self) -> float:
+        """Return how long it is until what waits for its turn has it; infinity if nothing does."""
+        return inf
 
     def waiter(self) -> AbstractContextManager[Waiter]:
         """Lend who sleeps until something is fired."""

@@ -21,6 +21,7 @@ from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.groupreader import read_queued
 from timerstore.calls.consuming.run import Run
 from timerstore.calls.consuming.sendback import wait_durable
+from timerstore.calls.consuming.turns import Rate
 from timerstore.calls.pending.timers import Timer
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
@@ -365,18 +366,32 @@ class Answers:
     # --- consuming
 
     def _pull(
-        self, asked: Asked, topics: Any, group: Any, max_count: Any, timeout: Any, tags: Any = None
+        self,
+        asked: Asked,
+        topics: Any,
+        group: Any,
+        max_count: Any,
+        timeout: Any,
+        tags: Any = None,
+        rate: Any = None,
     ) -> Answer:
-        """Pull from the first topic that has something; with `tags` say more of each message."""
+        """Pull from the first topic that has something; with `tags` say more of each message.
+
+        `rate`: rate, burst, rate_by, as a consumer was given them.
+        """
+        if rate is not None and not (isinstance(rate, list) and len(rate) == 3):
+            raise InvalidArgumentError("Send rate, burst and rate_by as one list.")
+        told = Rate.of(*rate) if rate else None
         if not isinstance(topics, list) or not 1 <= len(topics) <= TOPICS_MAX:
             raise InvalidArgumentError(f"Send 1 to {TOPICS_MAX} topics.")
         wait_s = min(WAIT_S, timeout) if isinstance(timeout, int | float) else WAIT_S
-        batch = self._pull_now(topics, group, max_count)
+        batch = self._pull_now(topics, group, max_count, told)
         if batch is None and wait_s > 0:
             if not self._waiting.acquire(timeout=wait_s):
                 return None, ()
             try:
-                batch = self._pull_soon(topics, group, max_count, time.monotonic() + wait_s)
+                until_s = time.monotonic() + wait_s
+                batch = self._pull_soon(topics, group, max_count, until_s, told)
             finally:
                 self._waiting.release()
         if batch is None:
@@ -396,29 +411,35 @@ class Answers:
         asked.pulled = asked.session.hold(batch, count)
         return {"batch": asked.pulled, "topic": batch.topic, "retry": batch.is_retry}, parts
 
-    def _pull_now(self, topics: list[Any], group: Any, max_count: Any) -> Run | None:
+    def _pull_now(
+        self, topics: list[Any], group: Any, max_count: Any, rate: Rate | None
+    ) -> Run | None:
         for topic in topics:
-            batch = self._store.consuming.pull(topic, group, max_count, 0)
+            batch = self._store.consuming.pull(topic, group, max_count, 0, rate)
             if len(batch):
                 return batch
         return None
 
     def _pull_soon(
-        self, topics: list[Any], group: Any, max_count: Any, until_s: float
+        self, topics: list[Any], group: Any, max_count: Any, until_s: float, rate: Rate | None
     ) -> Run | None:
         """Pull once one of the topics has something, until a time."""
         if len(topics) == 1:
             wait_s = max(0.0, until_s - time.monotonic())
-            return self._store.consuming.pull(topics[0], group, max_count, wait_s) or None
+            return self._store.consuming.pull(topics[0], group, max_count, wait_s, rate) or None
         waiting = self._store.consuming.waiting(topics, group)
         with waiting, self._core.waiters.waiter() as waiter:
             while True:
                 waiter.arm()
-                batch = self._pull_now(topics, group, max_count)
+                batch = self._pull_now(topics, group, max_count, rate)
                 left_s = until_s - time.monotonic()
                 if batch is not None or left_s <= 0:
                     return batch
-                waiter.wait(min(_LOOK_MS, 1_000 * left_s))
+                wait_ms = min(_LOOK_MS, 1_000 * left_s)
+                if rate is not None:
+                    groups = [self._store.consuming.group(topic, group) for topic in topics]
+                    wait_ms = min(wait_ms, *(each.turn_ms() for each in groups))
+                waiter.wait(wait_ms)
 
     def _ack(self, asked: Asked, batch: Any, places: Any = None, handled: Any = True) -> Answer:
         return asked.session.settle(batch, places, handled=handled is not False), ()

@@ -67,6 +67,9 @@ class ClientSource(RemoteSource):
             "timeout": 0 if self.limited else _WAIT_S,
             "tags": True,
         }
+        if self.settings.turns is not None:
+            rate = self.settings.turns
+            given["rate"] = [rate.text, rate.burst, rate.by or None]
         try:
             header, parts = self._link.ask("pull", given)
         except StoreClosedError as e:

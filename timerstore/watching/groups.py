@@ -51,6 +51,10 @@ class GroupStats:
     `dead_count` given up. After a crash they may lack the last seconds. `response`: how long
     handlers took, since the store was opened. `read_ms`: when the group last asked for messages of
     the topic, to the hour after a restart; None if that is not known.
+
+    `rate`: at which a consumer reads the topic in this process or through it, such as "100/s by
+    'tenant'"; None if it has none. `turn_wait_count`: messages that are not handed out because of
+    it, of those with `rate_by` that were looked at: the first that wait.
     """
 
     topic: str
@@ -66,6 +70,8 @@ class GroupStats:
     dead_count: int
     response: ResponseStats
     read_ms: int | None = None
+    rate: str | None = None
+    turn_wait_count: int = 0
 
     @property
     def read(self) -> datetime | None:
@@ -127,7 +133,8 @@ class _Groups:
         self._committed = core.offsets.snapshot()
         self._cursors: dict[tuple[str, int], tuple[QueueCursor, RLock]] = {}  # by group, row
         self.pairs = set(self._committed)
-        for group in consuming.known_groups():
+        self._readers = {(each.topic, each.name): each for each in consuming.known_groups()}
+        for group in self._readers.values():
             self.pairs.add((group.topic, group.name))
             for row, cursor in list(group.cursors.items()):
                 self._cursors[group.name, row] = cursor, group.lock
@@ -180,6 +187,11 @@ class _Groups:
         tally = self.tallies.get((topic, group), _NOTHING)
         counts = tally.counts
         letters = self._backlog(dead_topic(group), group).lag_count if group != NOBODY else 0
+        reader = self._readers.get((topic, group))
+        turns, waits = None if reader is None else reader.turns, 0
+        if turns is not None and reader is not None and reader.waits_for_turns:
+            waits = backlog.lag_count - backlog.in_flight_count
+            waits = turns.waiting_count if turns.rate.by else max(0, waits)
         return GroupStats(
             topic=topic,
             group=group,
@@ -194,6 +206,8 @@ class _Groups:
             dead_count=counts.dead,
             response=tally.response(),
             read_ms=counts.read_ms or None,
+            rate=None if turns is None else str(turns.rate),
+            turn_wait_count=waits,
         )
 
     def _backlog(self, topic: str, group: str) -> Backlog:

@@ -48,6 +48,7 @@ _BEHIND = (
     "The store catches up by itself. If it does not, look at the busy shares of the services in "
     "`timerstore info`, and at the disk."
 )
+_TURNS = "They come by themselves, in their turn. A consumer with another rate changes that."
 _KEYS = "Calls by a key finish that first, and then find what they look for. Nothing is to be done."
 _LETTERS = (
     "`timerstore dead PATH GROUP` says why they failed; `timerstore dead retry` puts them back, "
@@ -182,6 +183,7 @@ def read_health(core: Core, consuming: Consuming) -> Health:
         *(_paused(each) for each in core.switches.list(now_ms)),
         *_behind(core, now_ms),
         *_made_anew(core),
+        *_in_turn(core, consuming),
     ]
     found.sort(key=lambda each: -_RANK[each.state])
     state: State = found[0].state if found else "running"
@@ -313,3 +315,20 @@ def _made_anew(core: Core) -> list[Condition]:
         return []
     what = f"The key index is being made anew: {left:,} messages are still to be read for it."
     return [Condition("running", core.opened_ms, what, _KEYS)]
+
+
+def _in_turn(core: Core, consuming: Consuming) -> list[Condition]:
+    """Tell which groups have messages that wait for their turn, because a consumer has a rate."""
+    waiting = [each for each in consuming.known_groups() if each.waits_for_turns]
+    rows = read_groups(core, consuming, [(each.topic, each.name) for each in waiting])
+    return [
+        Condition(
+            "running",
+            row.oldest_fired_ms,
+            f"Group {row.group!r} is handed messages of topic {row.topic!r} at {row.rate} at most: "
+            f"{row.turn_wait_count:,} wait for their turn.",
+            _TURNS,
+        )
+        for row in rows
+        if row.turn_wait_count
+    ]

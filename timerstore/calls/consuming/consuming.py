@@ -9,6 +9,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from math import inf
 from sys import modules
 from typing import Final, Literal
 from weakref import WeakSet
@@ -27,6 +28,7 @@ from timerstore.calls.consuming.grouptally import (
 )
 from timerstore.calls.consuming.ready import FAST_PER_S, PER_S
 from timerstore.calls.consuming.run import Run
+from timerstore.calls.consuming.turns import Rate
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
@@ -273,8 +275,15 @@ class Consuming:
         self.core.check_open()
         return self._iterate(self.group(topic, group), check_timeout(timeout))
 
-    def pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> Run:
-        """Return a batch; see `TimerStore.pull`."""
+    def pull(
+        self,
+        topic: str,
+        group: str,
+        max_count: int,
+        timeout: float | None,
+        rate: Rate | None = None,
+    ) -> Run:
+        """Return a batch; see `TimerStore.pull`. At a `rate` for a consumer that has one."""
         if self.core.closed:
             self.core.check_open()
         if type(max_count) is not int or not 1 <= max_count <= PULL_COUNT_MAX:
@@ -285,7 +294,7 @@ class Consuming:
         reader = self._groups.get((topic, group)) if is_text else None
         if reader is None:
             reader = self.group(topic, group)
-        run = self._wait_for_run(reader, max_count, timeout)
+        run = self._wait_for_run(reader, max_count, timeout, rate)
         return reader.empty() if run is None else run
 
     def _iterate(self, group: Group, timeout: float | None) -> Iterator[Delivery]:
@@ -309,7 +318,9 @@ class Consuming:
                 if done < len(run) and not core.closed:
                     run.give_back(range(done, len(run)))
 
-    def _wait_for_run(self, group: Group, count_max: int, timeout: float | None) -> Run | None:
+    def _wait_for_run(
+        self, group: Group, count_max: int, timeout: float | None, rate: Rate | None = None
+    ) -> Run | None:
         """Return what a group can hand out, waiting for it; None when the time is over."""
         core, deadline, clock = self.core, None, group.hand_clock
         if clock is not None:
@@ -328,7 +339,12 @@ class Consuming:
             if waiter is not None:
                 group.waiting.add(waiter)
             while True:
-                run = group.pull_ready(count_max, waiter)
+                if rate is None:
+                    run = group.pull_ready(count_max, waiter)
+                else:
+                    run = False
+                    if waiter is not None:
+                        waiter.arm()
                 if run is None:
                     synced = False
                 elif not isinstance(run, bool):
@@ -338,15 +354,16 @@ class Consuming:
                     synced = True
                     continue
                 else:
-                    run = group.pull_long(count_max)
+                    run = group.pull_long(count_max, None, rate)
                     if run is not None:
                         return run
-                    synced = not synced and core.is_group and group.make_visible()
+                    waits = rate is not None and group.turn_ms() < inf
+                    synced = not (synced or waits) and core.is_group and group.make_visible()
                     if synced:
                         continue
                 if waiter is None:
                     return None
-                wait_s = _POLL_S
+                wait_s = _POLL_S if rate is None else min(_POLL_S, group.turn_ms() / 1_000)
                 if timeout is not None:
                     now_s = time.monotonic()
                     if deadline is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from itertools import takewhile
 from typing import Final, Literal
 
 import numpy as np
@@ -27,6 +28,8 @@ _STATES: Final[dict[int, HandedState]] = {
     HELD: "waiting",
 }
 _LENGTH_MIN: Final = 1 << 10
+LOOKED_SPAN_MAX: Final = 1 << 20
+"""So far behind the first entry that is not done is looked for what may have its turn."""
 
 
 class QueueCursor:
@@ -44,6 +47,8 @@ class QueueCursor:
         lend(window.lent, win.RING, self._rings[0])
         self.ready_place = -1
         """Its place in the ready way of its group; −1: it has none."""
+        self.back_count = 0
+        """How often anything was given back."""
         self._hand_out = caller_on(win.hand_out, window)
         self._mark = caller_on(win.mark, window)
         self._state_at = caller_on(win.state_at, window)
@@ -103,6 +108,18 @@ class QueueCursor:
         self._pass_over(index + 1, WAITING)
         return self._mark(index, index + 1, OUT) > 0
 
+    def reach(self, stop: int) -> None:
+        """Have all before `stop` that was never handed out wait."""
+        self._pass_over(stop, WAITING)
+
+    def look(self, topic: str, visible_end: int, start: int) -> tuple[list[int], int]:
+        """Return some entries from `start` on that wait, and where to look on. O(entries)."""
+        window = self.window
+        start = max(start, window.first)
+        stop = max(start, min(visible_end, start + _ROUTE_COUNT, window.first + LOOKED_SPAN_MAX))
+        state_of = self._state_at
+        return [i for i in range(start, stop) if i >= window.next or state_of(i) == WAITING], stop
+
     def pass_done(self, ranges: Ranges) -> None:
         """Take entries that are not handed out yet for done. O(entries before them)."""
         for start, stop in merged(ranges):
@@ -143,6 +160,7 @@ class QueueCursor:
 
     def take_back(self, topic: str, start: int, stop: int) -> None:
         """Take back entries that were handed out, but not used."""
+        self.back_count += 1
         self._mark(start, stop, WAITING)
 
     def _grow(self, stop: int) -> None:
@@ -210,6 +228,19 @@ class RetryCursor(QueueCursor):
             stop += 1
         return start, stop
 
+    def look(self, topic: str, visible_end: int, start: int) -> tuple[list[int], int]:
+        """Return a topic's retries from `start` on that wait; if there are none, route new ones."""
+        found: list[int] = []
+        while not found:
+            found = list(takewhile(lambda i: i >= start, reversed(self.routed[topic])))
+            if not found:
+                new, stop = super().hand_out(visible_end, _ROUTE_COUNT)
+                if new == stop:
+                    return [], start
+                self._route(new, stop)
+        found = found[: -_ROUTE_COUNT - 1 : -1]
+        return found, found[-1] + 1
+
     def take(self, index: int) -> bool:
         """Hand out one entry, wherever it stands; False if it is done, or in flight."""
         for waiting in self.routed.values():
@@ -251,6 +282,7 @@ class RetryCursor(QueueCursor):
 
     def take_back(self, topic: str, start: int, stop: int) -> None:
         """Take back entries that were handed out, but not used; what comes first is first again."""
+        self.back_count += 1
         waiting = self.routed[topic]
         state_of = super().state_of
         known = sorted({*waiting, *(i for i in range(start, stop) if state_of(i) != "done")})

@@ -9,6 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from math import inf
 from sys import getrefcount
 from typing import Final, TypeVar
 
@@ -47,6 +49,7 @@ from timerstore.calls.consuming.ready import (
     READY_QUEUES_MAX,
 )
 from timerstore.calls.consuming.run import Run
+from timerstore.calls.consuming.turns import NEVER, Rate, Turns
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.gate import inside
 from timerstore.core.offsets import Ranges
@@ -95,6 +98,9 @@ class Group(Reader):
         """Of those who wait for messages."""
         self.is_forgotten = False
         self.owner: Room | None = None  # an ordered consumer's, which is the only reader
+        self.turns: Turns | None = None
+        """What waits for its turn, once somebody has pulled at a rate."""
+        self._epoch_us = 1_000 * self.core.clock.now_ms - round(1_000 * self.core.steady_ms())
         self._topic_bytes = self.ready.topic.tobytes()
         self._ready_cursors: list[QueueCursor] = []
         self._retry: RetryCursor | None = None
@@ -117,8 +123,10 @@ class Group(Reader):
         return self.pull_long(count_max, room)
 
     @inside
-    def pull_long(self, count_max: int, room: Room | None = None) -> Run | None:
-        """Do what `pull` does by the long way."""
+    def pull_long(
+        self, count_max: int, room: Room | None = None, rate: Rate | None = None
+    ) -> Run | None:
+        """Do what `pull` does by the long way; at a `rate`, if that is given."""
         core = self.core
         core.check_open()
         if self.is_forgotten:
@@ -132,11 +140,14 @@ class Group(Reader):
                 f"An ordered consumer of the group {self.name!r} reads this topic, and must be "
                 "the only one. Close it first, or use another group."
             )
+        if self.turns is not None:
+            self.turns.next_ns = NEVER
         if core.switches.pauses:
             if core.switches.find("consuming", now_ms, self.name):
                 return None
             core.obey_switches()  # it may be over
-        while found := self._hand_out(count_max, room):
+        hand_out = partial(self._hand_out_in_turn, rate=rate) if rate else self._hand_out
+        while found := hand_out(count_max, room):
             cursor, start, stop = found
             try:
                 run = self._read(cursor, start, stop)
@@ -146,6 +157,9 @@ class Group(Reader):
                 with self.lock.guard():
                     cursor.take_back(self.topic, start, stop)
                 raise
+            if rate is not None and len(run) < stop - start and self.turns is not None:
+                with self.lock.guard():
+                    self.turns.give_back(start, run.indexes.tolist())
             if count := len(run):  # else all of it was passed by
                 self.pace.took(count, count_max, time.monotonic())
                 return run
@@ -279,6 +293,40 @@ class Group(Reader):
                     self._turn = (self._turn + i + 1) % len(cursors)
                     return cursor, start, stop
         return None
+
+    # --- handing out in turn
+
+    def turn_ms(self) -> float:
+        """Return how long it is to the next turn that is waited for; infinity if none is."""
+        turns = self.turns
+        next_ns = NEVER if turns is None else turns.next_ns
+        return inf if next_ns == NEVER else max(0.0, (next_ns - self._now_ns()) / 1e6)
+
+    @property
+    def waits_for_turns(self) -> bool:
+        """Whether something waits for a turn that is not free yet."""
+        return 0 < self.turn_ms() < inf
+
+    def _now_ns(self) -> int:
+        return 1_000 * (round(1_000 * self.core.steady_ms()) + self._epoch_us)
+
+    def _hand_out_in_turn(
+        self, count_max: int, room: Room | None, rate: Rate
+    ) -> tuple[QueueCursor, int, int] | None:
+        """Return the next run whose turns are free, as `_hand_out`, and take these."""
+        with self.lock.guard():
+            self._find_queues()
+            now_ns, turns = self._now_ns(), self.turns
+            if turns is None or turns.rate != rate:
+                turns = self.turns = Turns(self.core, self.topic, rate, self.tally.full_ns)
+            try:
+                self._turn += 1
+                order = self._order[self._turn % len(self._order) :] + self._order
+                cursors = order[: len(self._order)]
+                return turns.hand_out(cursors, self._visible_end, count_max, room, now_ns)
+            except BaseException:
+                self.turns = None  # what it had begun is not known
+                raise
 
     def _find_queues(self) -> None:
         """Find what there is to read, if there are more queues than when it was looked."""

@@ -40,7 +40,7 @@ RESPONSE_BOUNDS_MS: Final = (
 RATE_S: Final = 60
 """Rates are of the last so many seconds."""
 COUNTERS: Final = ("handled", "failed", "retried", "dead")
-"""What is kept over a restart, with when the group read."""
+"""What is kept over a restart, with when the group read, and whose turns are taken."""
 READ_STEP_MS: Final = 3_600_000
 """That is kept to the hour, so that a group which only waits has no file written."""
 
@@ -115,6 +115,8 @@ class GroupTally:
         bounds_us = 1_000 * np.array(RESPONSE_BOUNDS_MS, np.int64)
         seconds = np.full(3 * RATE_S, -1, np.int64)
         self.counts = Counts(np.zeros(len(bounds_us) + 1, np.int64), bounds_us, seconds)
+        self.full_ns: dict[str, int] = {}
+        """By key, when it has its whole burst of turns again, epoch ns (`turns.py`)."""
         self._lock = Lock()
         self._respond: Callable[..., int] | None = None
 
@@ -152,17 +154,20 @@ class GroupTally:
 
     # --- over a restart
 
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> dict[str, Any]:
         """Return what is kept over a restart."""
-        kept = {name: getattr(self.counts, name) for name in COUNTERS}
+        kept: dict[str, Any] = {name: getattr(self.counts, name) for name in COUNTERS}
         read_ms = self.counts.read_ms // READ_STEP_MS * READ_STEP_MS
-        return kept | ({"readMs": read_ms} if read_ms else {})
+        turns = {key: -(-full_ns // 1_000_000) for key, full_ns in list(self.full_ns.items())}
+        return kept | ({"readMs": read_ms} if read_ms else {}) | ({"turns": turns} if turns else {})
 
     def go_on_from(self, counters: dict[str, Any]) -> None:
         """Take what was kept; raises ValueError for what cannot have been."""
         for name in COUNTERS:
             setattr(self.counts, name, whole(counters.get(name, 0)))
         self.counts.read_ms = whole(counters.get("readMs", 0))
+        turns = counters.get("turns", {}).items()
+        self.full_ns = {key: 1_000_000 * whole(full_ms) for key, full_ms in turns}
 
 
 def response_quantile_ms(buckets: tuple[int, ...], share: float, max_ms: float) -> float:
