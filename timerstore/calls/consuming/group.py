@@ -321,8 +321,8 @@ class Group(Reader):
                 turns = self.turns = Turns(self.core, self.topic, rate, self.tally.full_ns)
             try:
                 self._turn += 1
-                order = self._order[self._turn % len(self._order) :] + self._order
-                cursors = order[: len(self._order)]
+                at = self._turn % max(1, len(self._order))
+                cursors = self._order[at:] + self._order[:at]
                 return turns.hand_out(cursors, self._visible_end, count_max, room, now_ns)
             except BaseException:
                 self.turns = None  # what it had begun is not known
