@@ -415,7 +415,7 @@ class Answers:
         self, topics: list[Any], group: Any, max_count: Any, rate: Rate | None
     ) -> Run | None:
         for topic in topics:
-            batch = self._store.consuming.pull(topic, group, max_count, 0, rate)
+            batch = self._store.consuming.pull_in_turn(rate, topic, group, max_count, 0)
             if len(batch):
                 return batch
         return None
@@ -426,7 +426,8 @@ class Answers:
         """Pull once one of the topics has something, until a time."""
         if len(topics) == 1:
             wait_s = max(0.0, until_s - time.monotonic())
-            return self._store.consuming.pull(topics[0], group, max_count, wait_s, rate) or None
+            pull = self._store.consuming.pull_in_turn
+            return pull(rate, topics[0], group, max_count, wait_s) or None
         waiting = self._store.consuming.waiting(topics, group)
         with waiting, self._core.waiters.waiter() as waiter:
             while True:

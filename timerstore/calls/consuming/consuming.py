@@ -275,15 +275,8 @@ class Consuming:
         self.core.check_open()
         return self._iterate(self.group(topic, group), check_timeout(timeout))
 
-    def pull(
-        self,
-        topic: str,
-        group: str,
-        max_count: int,
-        timeout: float | None,
-        rate: Rate | None = None,
-    ) -> Run:
-        """Return a batch; see `TimerStore.pull`. At a `rate` for a consumer that has one."""
+    def pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> Run:
+        """Return a batch; see `TimerStore.pull`."""
         if self.core.closed:
             self.core.check_open()
         if type(max_count) is not int or not 1 <= max_count <= PULL_COUNT_MAX:
@@ -294,8 +287,20 @@ class Consuming:
         reader = self._groups.get((topic, group)) if is_text else None
         if reader is None:
             reader = self.group(topic, group)
-        run = self._wait_for_run(reader, max_count, timeout, rate)
+        run = self._wait_for_run(reader, max_count, timeout)
         return reader.empty() if run is None else run
+
+    def pull_in_turn(
+        self, rate: Rate | None, topic: str, group: str, max_count: int, timeout: float
+    ) -> Run:
+        """Return a batch of what has its turn, for another process's consumer; None: of all."""
+        if rate is None:
+            return self.pull(topic, group, max_count, timeout)
+        reader, count = (
+            self.group(topic, group),
+            check_int(max_count, "max_count", 1, PULL_COUNT_MAX),
+        )
+        return self._wait_for_run(reader, count, timeout, rate) or reader.empty()
 
     def _iterate(self, group: Group, timeout: float | None) -> Iterator[Delivery]:
         """Yield deliveries; end after `timeout` seconds of nothing."""

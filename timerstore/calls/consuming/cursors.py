@@ -28,6 +28,7 @@ _STATES: Final[dict[int, HandedState]] = {
     HELD: "waiting",
 }
 _LENGTH_MIN: Final = 1 << 10
+_LOOK_COUNT: Final = 32
 LOOKED_SPAN_MAX: Final = 1 << 20
 """So far behind the first entry that is not done is looked for what may have its turn."""
 
@@ -116,7 +117,7 @@ class QueueCursor:
         """Return some entries from `start` on that wait, and where to look on. O(entries)."""
         window = self.window
         start = max(start, window.first)
-        stop = max(start, min(visible_end, start + _ROUTE_COUNT, window.first + LOOKED_SPAN_MAX))
+        stop = max(start, min(visible_end, start + _LOOK_COUNT, window.first + LOOKED_SPAN_MAX))
         state_of = self._state_at
         return [i for i in range(start, stop) if i >= window.next or state_of(i) == WAITING], stop
 
@@ -238,7 +239,7 @@ class RetryCursor(QueueCursor):
                 if new == stop:
                     return [], start
                 self._route(new, stop)
-        found = found[: -_ROUTE_COUNT - 1 : -1]
+        found = found[: -_LOOK_COUNT - 1 : -1]
         return found, found[-1] + 1
 
     def take(self, index: int) -> bool:

@@ -49,7 +49,7 @@ from timerstore.calls.consuming.ready import (
     READY_QUEUES_MAX,
 )
 from timerstore.calls.consuming.run import Run
-from timerstore.calls.consuming.turns import NEVER, Rate, Turns
+from timerstore.calls.consuming.turns import NEVER, Buckets, Rate, Turns
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.gate import inside
 from timerstore.core.offsets import Ranges
@@ -304,8 +304,9 @@ class Group(Reader):
 
     @property
     def waits_for_turns(self) -> bool:
-        """Whether something waits for a turn that is not free yet."""
-        return 0 < self.turn_ms() < inf
+        """Whether the rate has kept anything waiting within the last second, or does so now."""
+        turns = self.turns
+        return turns is not None and self._now_ns() < turns.waits_until_ns
 
     def _now_ns(self) -> int:
         return 1_000 * (round(1_000 * self.core.steady_ms()) + self._epoch_us)
@@ -318,7 +319,8 @@ class Group(Reader):
             self._find_queues()
             now_ns, turns = self._now_ns(), self.turns
             if turns is None or turns.rate != rate:
-                turns = self.turns = Turns(self.core, self.topic, rate, self.tally.full_ns)
+                buckets = Buckets(rate, self.tally.full_ns, now_ns)
+                turns = self.turns = Turns(self.core, self.topic, buckets)
             try:
                 self._turn += 1
                 at = self._turn % max(1, len(self._order))

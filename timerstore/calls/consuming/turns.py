@@ -100,22 +100,21 @@ def key_in(properties: dict[str, str], by: str) -> str:
 class Buckets:
     """The turns that each key has left; `full_ns` is kept over a restart by who made it."""
 
-    def __init__(self, rate: Rate, full_ns: dict[str, int]) -> None:
+    def __init__(self, rate: Rate, full_ns: dict[str, int], now_ns: int) -> None:
+        """Go on from what is known: of a clock, or a rate, that was another one, from no turn."""
         self.rate, self.full_ns = rate, full_ns
         self._burst_ns = rate.burst * rate.interval_ns
+        for key, each_ns in full_ns.items():
+            full_ns[key] = min(each_ns, now_ns + self._burst_ns)
         self._prune_at, self._pruned_ns = 0, -NEVER
-
-    def _full(self, key: str, now_ns: int) -> int:
-        """Return when a key has its whole burst; at most an empty one's time ahead."""
-        return min(max(self.full_ns.get(key, 0), now_ns), now_ns + self._burst_ns)
 
     def free_ns(self, key: str, now_ns: int) -> int:
         """Return when a key's next turn is free; not after `now_ns` if one is."""
-        return self._full(key, now_ns) + self.rate.interval_ns - self._burst_ns
+        return max(self.full_ns.get(key, 0), now_ns) + self.rate.interval_ns - self._burst_ns
 
     def take(self, key: str, now_ns: int) -> None:
         """Take a turn that is free."""
-        self.full_ns[key] = self._full(key, now_ns) + self.rate.interval_ns
+        self.full_ns[key] = max(self.full_ns.get(key, 0), now_ns) + self.rate.interval_ns
 
     def give_back(self, key: str) -> None:
         """Give back a turn that was taken just now, for what nobody was handed."""
@@ -139,12 +138,13 @@ Place = tuple[int, QueueCursor, int]
 class Turns:
     """What waits for its turn, of one group and topic."""
 
-    def __init__(self, core: Core, topic: str, rate: Rate, full_ns: dict[str, int]) -> None:
-        """`full_ns`: see `Buckets`."""
-        self.rate, self._core, self._topic = rate, core, topic
-        self._buckets = Buckets(rate, full_ns)
+    def __init__(self, core: Core, topic: str, buckets: Buckets) -> None:
+        self.rate, self._core, self._topic = buckets.rate, core, topic
+        self._buckets = buckets
         self.next_ns = NEVER
         """When the next turn is free that something waits for, as the last pull saw it."""
+        self.waits_until_ns = 0
+        """Until then it is said that something waits, though turns come and go meanwhile."""
         self.waiting_count = 0
         """How many messages were looked at, and not handed out."""
         self._looked: dict[int, int] = {}  # by row, the index from which on nothing was looked at
@@ -196,6 +196,8 @@ class Turns:
             self.next_ns = self._later[0][0]
         elif found is None and not self._buckets.has_room(now_ns):
             self.next_ns = now_ns + _PRUNE_EVERY_NS
+        if self.next_ns != NEVER:
+            self.waits_until_ns = self.next_ns + _SECOND_NS
         return found
 
     def give_back(self, start: int, handed: Collection[int]) -> None:
@@ -203,6 +205,7 @@ class Turns:
         for index, key in enumerate(self._keys, start):
             if index not in handed:
                 self._buckets.give_back(key)
+        self._back_count = -1  # what waits for these turns has to look again
 
     def _begin(self, cursors: Sequence[QueueCursor], now_ns: int) -> None:
         """Look at all again if anything was given back: it goes first."""
