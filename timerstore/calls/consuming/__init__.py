@@ -11,6 +11,7 @@
     window.py       what became of each entry there: kernels
     pull.py         a run of queue entries as columns: a kernel
     ready.py        what is there, handed out by one kernel; a whole run acknowledged by another
+    turns.py        who is handed out when, if a consumer has a rate
     grouptally.py   what became of a group's messages, also over a restart
     sendback.py     appending a message again
     dead_letters.py putting dead letters back, or dropping them
