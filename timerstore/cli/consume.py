@@ -60,7 +60,7 @@ NOBODY = "(nobody)"
 """In place of a group's name: no group has ever read the topic."""
 _COUNTS = (
     *("lag_count", "in_flight_count", "dead_letter_count", "handled_count"),
-    *("failed_count", "retried_count", "dead_count"),
+    *("failed_count", "retried_count", "dead_count", "turn_wait_count"),
 )
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
 
@@ -133,6 +133,7 @@ def _human_group(now_ms: int) -> Columns[dict[str, Any]]:
         ">waiting": lambda each: f"{each['lag_count']:,}",
         ">oldest": oldest,
         ">in flight": _count("in_flight_count"),
+        ">for a turn": _count("turn_wait_count"),
         ">dead": _count("dead_letter_count"),
         ">handled": _count("handled_count"),
         ">failed": _count("failed_count"),

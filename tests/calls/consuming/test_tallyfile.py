@@ -23,6 +23,7 @@ def counted(handled: int) -> GroupTally:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     tallies = {("a@b", "g"): counted(3), ("t", "g"): counted(0)}
+    tallies["a@b", "g"].full_ns = {"tenant ü": 4_999_999, "": 7_000_000}
     held = {("a@b", "g"): {(0, 7): (2, 5, 9, 4), (1, 3): (1, 5, 5, 0)}, ("t", "g"): {}}
     file_of(tmp_path).write(tallies, held)
     file = file_of(tmp_path)
@@ -30,6 +31,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert found_held == {("a@b", "g"): held["a@b", "g"]}
     assert {pair: each.counters() for pair, each in found.items()} == {
         ("a@b", "g"): {"handled": 3, "failed": 0, "retried": 0, "dead": 0}
+        | {"turns": {"tenant ü": 5, "": 7}}
     }
 
 
@@ -52,6 +54,10 @@ def test_nothing_is_written_where_nothing_changed(tmp_path: Path) -> None:
         b'{"groups": {"t@g": {"handled": -1}}}',
         b'{"groups": {"t@g": {"handled": "many"}}}',
         b'{"groups": {"t@g": {"handled": 1}}, "checksum": 5}',
+        b'{"groups": {"t@g": {"turns": {"a": -1}}}}',
+        b'{"groups": {"t@g": {"turns": {"a": 1.5}}}}',
+        b'{"groups": {"t@g": {"turns": [7]}}}',
+        b'{"groups": {"t@g": {"turns": 7}}}',
         b'{"heldBack": {"t@g": [[0, 1, 2, 3]]}}',
         b'{"heldBack": {"t@g": [[0, 1, 2, 3, 4, -1]]}}',
         b'{"heldBack": {"t@g": 5}}',
