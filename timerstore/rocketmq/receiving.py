@@ -509,12 +509,8 @@ class ClusterSource(RemoteSource):
         check_open: Callable[[], None],
         is_closed: Callable[[], bool],
     ) -> None:
-        if settings.broadcast or settings.ordered:
-            raise InvalidArgumentError("A cluster's consumer has no broadcast and no ordered.")
-        if settings.turns is not None:
-            raise InvalidArgumentError(
-                "A cluster's consumer has no rate, because the broker hands out. Leave it out."
-            )
+        if settings.broadcast or settings.ordered or settings.turns:
+            raise InvalidArgumentError("A cluster's consumer has no broadcast, ordered or rate.")
         if settings.start != "earliest":
             raise InvalidArgumentError(
                 f"start is {settings.start!r}. The broker says where a group begins: leave it out."

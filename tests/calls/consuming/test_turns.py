@@ -152,7 +152,7 @@ class Bench:
         return bucket
 
     def pull(self, count_max: int) -> int:
-        run = self.store.consuming.pull("t", "g", count_max, 0, self.rate)
+        run = self.store.consuming.pull_in_turn(self.rate, "t", "g", count_max, 0)
         assert len(run) <= count_max
         for place, delivery in enumerate(run):
             key = self.key(delivery.body[:1].decode())
