@@ -1,7 +1,7 @@
 """Consumers with a rate: threads, a manual clock, several processes' clients, an event loop.
 
 What is handed out when is compared with a model in `tests/calls/consuming/test_turns.py`. Here no
-handler may begin sooner than its turn; that one begins as soon as it may is asked of a manual clock.
+handler may begin sooner than its turn; with a manual clock, it begins just then.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def test_each_key_has_its_own_rate_and_holds_nobody_up(bench: Callable[..., Benc
     b = bench(rate="1/s", rate_by="tenant")
     b.put(*(f"a{i}" for i in range(50)), "b0", "c0", "b1", "-0", "-1")
     b.clock.advance(timedelta(seconds=1.5))
-    assert b.seen == [(0, "a0"), (0, "b0"), (0, "c0"), (0, "-0"), (1_000, "a1"), (1_000, "b1"), (1_000, "-1")]  # fmt: skip
+    first, second = ["a0", "b0", "c0", "-0"], ["a1", "b1", "-1"]
+    assert b.seen == [(0, body) for body in first] + [(1_000, body) for body in second]
     b.put("d0")
     b.clock.advance(MS)
     assert b.seen[-1] == (1_500, "d0")
@@ -228,7 +229,7 @@ def test_damaged_entries_take_no_turns(bench: Callable[..., Bench]) -> None:
     b = bench(rate="1/h", burst=1)
     b.consumer.close()
     b.put("-0", "-1", "-2")
-    b.store.play_now() if hasattr(b.store, "play_now") else b.store.core.play_now()
+    b.store.core.play_now()
     commitlog = b.store.core.engine.commitlog
     (row,) = b.store.core.engine.queues.rows(b"t")
     for entry in b.store.core.engine.queues.read(row, 0, 2):

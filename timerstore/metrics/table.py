@@ -123,8 +123,8 @@ histogram topic_set_delay_seconds s topic_set_delay![topic] How far ahead timers
 _GROUPS: Final = f"""
 gauge group_lag {{message}} groups.lag_count Messages fired and not acknowledged by a group
 gauge group_in_flight {{message}} groups.in_flight_count Messages of the lag that are handed out
-gauge group_waiting_for_turn {{message}} groups.turn_wait_count Messages that wait for a turn, because \
-    a consumer of the group has a rate
+gauge group_waiting_for_turn {{message}} groups.turn_wait_count Messages that wait for a turn, \
+    because a consumer of the group has a rate
 gauge group_oldest_age_seconds s groups.oldest_age_ms/1000 How long ago the oldest message of the \
     lag was fired
 counter group_handled {{message}} groups.handled_count Messages acknowledged, kept over a restart

@@ -104,7 +104,7 @@ def test_what_is_no_rate_is_refused(rate: Any) -> None:
     [(None, 5, None), (None, None, "k"), ("1/s", 0, None), ("1/s", None, ""), ("1/s", "a", 5)],
 )
 def test_what_goes_with_no_rate_is_refused(wrong: tuple[Any, Any, Any]) -> None:
-    with pytest.raises(InvalidArgumentError, match="Pass|Use"):
+    with pytest.raises(InvalidArgumentError, match=r"Pass|Use"):
         Rate.of(*wrong)
 
 
