@@ -330,7 +330,10 @@ def test_clients_share_the_rate_of_their_group(tmp_path: Path) -> None:
     with timerstore.open(tmp_path / "s", config=SMALL) as store, timerstore.serve(store):
         noted = Noted(20, 2)
         put_some(store, 60)
-        clients = [timerstore.connect(store.path, timeout=5) for _ in range(2)]
+        clients: list[timerstore.AnyStore] = [
+            timerstore.connect(store.path, timeout=5),
+            timerstore.open(store.path, share=True, config=SMALL),
+        ]
         consumers = []
         for client, topics in zip(clients, (("t",), ("t", "u")), strict=True):
             consumer = Consumer(client, "g", threads=4, rate="50/s", burst=2, rate_by="tenant")

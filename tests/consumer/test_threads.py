@@ -81,7 +81,10 @@ def test_each_message_once(store: TimerStore, batch_count: int) -> None:
     ],
     ids=str,
 )
-def test_limits_hold_and_nothing_is_dropped(tmp_path: Path, limits: dict[str, int]) -> None:
+@pytest.mark.parametrize("rate", [None, "100000/s"])
+def test_limits_hold_and_nothing_is_dropped(
+    tmp_path: Path, limits: dict[str, int], rate: str | None
+) -> None:
     active, most, seen, lock = 0, 0, 0, threading.Lock()
 
     def handle(d: Delivery) -> None:
@@ -95,7 +98,7 @@ def test_limits_hold_and_nothing_is_dropped(tmp_path: Path, limits: dict[str, in
 
     with TimerStore(tmp_path, config=Config.from_mapping(SMALL | limits, "the test")) as store:
         store.put_many([b"x" * 100] * 150, topic="t")
-        consumer = Consumer(store, "g", threads=12)
+        consumer = Consumer(store, "g", threads=12, rate=rate)
         consumer.subscribe("t", handle)
         with consumer:
             wait_until(lambda: seen == 150)
@@ -104,7 +107,8 @@ def test_limits_hold_and_nothing_is_dropped(tmp_path: Path, limits: dict[str, in
     assert 1 <= most <= limits.get("inflight_count_max", limits.get("inflight_span_max", 1))
 
 
-def test_one_that_hangs_stops_pulling_at_the_span(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rate", [None, "100000/s"])
+def test_one_that_hangs_stops_pulling_at_the_span(tmp_path: Path, rate: str | None) -> None:
     go_on, seen = threading.Event(), [0]
 
     def handle(d: Delivery) -> None:
@@ -117,7 +121,7 @@ def test_one_that_hangs_stops_pulling_at_the_span(tmp_path: Path) -> None:
     ) as store:
         store.put(b"hangs", topic="t")
         store.put_many([b"x"] * 60, topic="t")
-        consumer = Consumer(store, "g", threads=4)
+        consumer = Consumer(store, "g", threads=4, rate=rate)
         consumer.subscribe("t", handle)
         with consumer:
             wait_until(lambda: seen[0] == 19)

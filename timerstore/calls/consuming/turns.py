@@ -175,9 +175,11 @@ class Turns:
                 key = self._ready[0][1]
                 _, cursor, index = self._waiting[key][0]
                 if found is None:
-                    cursor.reach(index + 1)
-                    if room is not None and cursor.has_more(self._topic, cursor.next):
-                        count_max = room(cursor, cursor.next, count_max)
+                    if self.rate.by:  # then `room` asks for no span: others wait in between
+                        cursor.reach(index + 1)
+                    end = end_of(cursor)
+                    if room is not None and cursor.has_more(self._topic, end):
+                        count_max = room(cursor, end, count_max)
                         if count_max <= 0:
                             return None
                 elif (cursor, index) != (found[0], found[2]) or len(self._keys) >= count_max:
