@@ -122,12 +122,11 @@ class KeyFiles:
         if not self._is_wanted:
             return
         self.is_used = True
-        if self._disk.exists(self._folder):
-            mode = self._disk.status(self._folder).st_mode
-            if not stat.S_ISDIR(mode):
-                raise NotAStoreError(
-                    f"{self._folder} is {kind_of(mode)}, but must be a folder. Move it away."
-                )
+        mode = self._disk.mode(self._folder)
+        if mode and not stat.S_ISDIR(mode):
+            raise NotAStoreError(
+                f"{self._folder} is {kind_of(mode)}, but must be a folder. Move it away."
+            )
         with self.lock.guard():
             try:
                 is_whole = stamp is not None and self._load(stamp)

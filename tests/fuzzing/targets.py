@@ -1,21 +1,26 @@
 """A target for each decoder; those that have an obvious twin must say what it says."""
 
 import contextlib
+import functools
 import json
 import socket
 import struct
 import tempfile
 import zlib
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+import timerstore
 from tests import naive
 from tests.buffers import as_array, table_of
 from tests.naive_index import UNIT_BYTES, decode_unit, encode_unit, seal_unit
-from timerstore import Config, TimerStoreError
+from tests.small_store import small
+from tests.sparse_copy import copy_tree
+from timerstore import Config, ManualClock, TimerStore, TimerStoreError
 from timerstore.cli.times import parse_delay, parse_instant
 from timerstore.copies.catalog import piece_of, point_of, unpack_whole
 from timerstore.copies.chains import chain_of, check_restores
@@ -25,6 +30,8 @@ from timerstore.core.switches import Switches
 from timerstore.recurring.when import JOB, cron, read_job
 from timerstore.share import framecolumns
 from timerstore.share.wire import LostError, Wire, error_from_json, from_json, to_json
+from timerstore.tables import TABLES
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message
 from timerstore.timelog.bytes.message import GOOD, MessageParts
@@ -41,6 +48,7 @@ from timerstore.timelog.files.jsonfile import read_json, understood
 from timerstore.timelog.reading.scan import LoggedMessages, LogPlace, ReadAs, scan_commitlog
 from timerstore.timelog.reading.units import EVERY_UNIT, read_units
 from timerstore.timelog.timerlog import scan_units, walk_chains
+from timerstore.validation import validate
 from timerstore.values.ids import format_id, parse_id, read_plain
 
 Target = Callable[[bytes], None]
@@ -254,3 +262,84 @@ def backup_object(data: bytes) -> None:
         assert piece.name.endswith(name)
     point_of(name)
     unpack_whole(data, "object")
+
+
+_START_MS: Final = 1_800_000_000_000
+_CONFIG: Final = small(16_384, 400, 1_040, roll_window_slots=6, retention_ms=3_600_000)
+_LATER: Final = timedelta(seconds=400)
+
+
+@functools.cache
+def _killed() -> dict[str, bytes]:
+    """The files of a small store whose process was killed, by their names."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        path, clock = Path(folder) / "s", ManualClock(_START_MS)
+        with TimerStore(path, config=_CONFIG, clock=clock, disk=QuietDisk()) as store:
+            due_ms = [_START_MS + ms for ms in (0, 1_000, 2_000, 3_000, 9_000, 9_000, 60_000)]
+            ids = store.put_many([b"body"] * len(due_ms), topic="t", at_ms=due_ms)
+            store.put(b"level", topic="t", delay_level=1)
+            clock.advance(timedelta(seconds=2))
+            store.pull("t", group="g", max_count=1, timeout=0).ack()
+            store.cancel(ids[4])
+            store.flush()
+            killed = copy_tree(path, Path(folder) / "killed")
+        files = sorted(each for each in killed.rglob("*") if each.is_file())
+        left_out = "lock", "spare"
+        named = {str(file.relative_to(killed)): file for file in files if file.name not in left_out}
+        return {name: file.read_bytes() for name, file in named.items()}
+
+
+def _edited(data: bytes) -> dict[str, bytes]:
+    """Overwrite pieces of its files: the file, the place, the count, the bytes of each.
+
+    The first byte of `data` says whether units, messages and the checkpoint then get the checksums
+    that they should have.
+    """
+    files = {name: bytearray(content) for name, content in _killed().items()}
+    names, sealed, data = list(files), data[:1] > b"\x7f", data[1:]
+    while len(data) > 4:
+        name = names[data[0] % len(names)]
+        at = int.from_bytes(data[1:3], "big") % max(1, len(files[name]))
+        piece = data[4 : 4 + data[3] % 32][: len(files[name]) - at]
+        files[name][at : at + len(piece)] = piece
+        data = data[4 + data[3] % 32 :]
+    return {name: _mended(name, bytes(found)) if sealed else found for name, found in files.items()}
+
+
+def _mended(name: str, content: bytes) -> bytes:
+    """Give a file's parts the checksums that they should have."""
+    was, kind = _killed()[name], name.partition("/")[0]
+    if content != was and kind == "timerlog":
+        for at in range(0, len(content) - UNIT_BYTES, UNIT_BYTES):
+            if content[at : at + UNIT_BYTES] != was[at : at + UNIT_BYTES]:
+                unit = seal_unit(
+                    decode_unit(content[at : at + UNIT_BYTES]), int(Path(name).name) + at
+                )
+                content = content[:at] + encode_unit(unit) + content[at + UNIT_BYTES :]
+    if content != was and kind == "commitlog":
+        for each in naive.scan_commit_log({int(Path(name).name): was}, 0, len(was)).messages:
+            begin = each.offset - int(Path(name).name)
+            end = begin + each.size_bytes
+            content = content[:begin] + with_crcs(content[begin:end]) + content[end:]
+    return _sealed(content, 56, fmt.CHECKPOINT_EXTENSION.itemsize) if "check" in name else content
+
+
+@target
+def directory(data: bytes) -> None:
+    """A whole store, read by all that reads one, then opened: each names its error, or goes on."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        path, clock = Path(folder) / "s", ManualClock(_START_MS)
+        for name, content in _edited(data).items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_bytes(content)
+        for table in TABLES:
+            with contextlib.suppress(TimerStoreError):
+                timerstore.read(path, table=table)
+        for look in (timerstore.verify, validate):
+            with contextlib.suppress(TimerStoreError):
+                look(path)
+        for _ in range(2):  # what it made of itself can be opened again
+            with TimerStore(path, config=_CONFIG, clock=clock, disk=QuietDisk()) as store:
+                clock.advance(_LATER)
+                list(store.pending())
+                store.pull("t", group="g", timeout=0).ack()

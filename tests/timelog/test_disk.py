@@ -5,12 +5,15 @@ import gc
 import os
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+import timerstore
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError
 from timerstore.jit import host
@@ -278,3 +281,25 @@ def test_where_no_rename_keeps_what_is_there_nothing_gets_a_name(
     assert not Watched().rename(tmp_path / "a", tmp_path / "b")
     assert not Watched().take_over(tmp_path / "a", tmp_path / "b")
     assert [each.name for each in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.whole
+def test_whichever_look_at_a_file_fails_it_is_an_error_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_at, left = disk_module.status_at, 0
+
+    def fail(path: Path, at: Any) -> os.stat_result:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return look_at(path, at)
+
+    monkeypatch.setattr(disk_module, "status_at", fail)
+    number = 0
+    while left <= 0:
+        number = left = number + 1
+        with suppress(timerstore.TimerStoreError), timerstore.open(tmp_path / str(number)) as store:
+            store.put(b"body", topic="t")
+    assert number > 20, "a life looks at files"

@@ -187,26 +187,26 @@ class Disk:
         """Return what the system knows of a file, or of a symbolic link; raises OSError."""
         return status_at(path, self.at)
 
-    def exists(self, path: Path) -> bool:
-        """Tell whether there is anything of that name."""
+    def mode(self, path: Path) -> int:
+        """Return the mode of a file, or of a symbolic link; 0 if there is none."""
         try:
-            self.status(path)
+            return self.status(path).st_mode
         except FileNotFoundError:
-            return False
+            return 0
         except OSError as e:
             raise self.full(e, path) from e
-        return True
+
+    def exists(self, path: Path) -> bool:
+        """Tell whether there is anything of that name."""
+        return self.mode(path) != 0
 
     def make_folder(self, path: Path) -> None:
         """Create a folder (and its parents) for its owner only; it must not be a symbolic link."""
-        if self.exists(path):
-            mode = self.status(path).st_mode
-            if stat.S_ISLNK(mode):
-                raise NotAStoreError(
-                    f"{path} is a symbolic link. Pass the folder that it points to."
-                )
-            if stat.S_ISDIR(mode):
-                return
+        mode = self.mode(path)
+        if stat.S_ISLNK(mode):
+            raise NotAStoreError(f"{path} is a symbolic link. Pass the folder that it points to.")
+        if stat.S_ISDIR(mode):
+            return
         try:
             self.event("mkdir", path)
             missing = [path]
@@ -429,8 +429,8 @@ class Disk:
     def find_spare(self, path: Path) -> None:
         """Say which file is the spare one; it may be there."""
         self.spare, self.spare_bytes = path, 0
-        if self.exists(path) and stat.S_ISREG(self.status(path).st_mode):
-            self.spare_bytes = self.status(path).st_size
+        if stat.S_ISREG(self.mode(path)):
+            self.spare_bytes = self.size(path)
             if _free_bytes(path) < SPARE_BYTES:
                 self.give_up_spare()  # opening needs it, if only to read holes: see `used_ranges`
 
