@@ -170,6 +170,16 @@ def test_the_rows_of_a_table_are_timers(store: TimerStore, client: AnyStore) -> 
     assert sorted(batch.bodies.to_pylist()) == [b"a", b"b"]
 
 
+def test_a_herd_is_spread(client: AnyStore) -> None:
+    ids = [client.put(b"x", at=AT, jitter=HOUR) for _ in range(20)]
+    ids += client.put_many([b"x"] * 20, at=AT, jitter=HOUR)
+    table = pa.table({"due": [AT] * 20, "body": ["x"] * 20})
+    ids += client.put_table(table, jitter=timedelta(hours=1))
+    due = [timer.due for timer in map(client.get, ids) if timer is not None]
+    assert len(due) == 60 and len(set(due)) > 50
+    assert AT <= min(due) and max(due) <= AT + HOUR
+
+
 WRONG: list[Callable[[Any], object]] = [
     lambda s: s.put("x"),
     lambda s: s.put(b""),
@@ -183,6 +193,10 @@ WRONG: list[Callable[[Any], object]] = [
     lambda s: s.put(b"x", properties={"TAGS": "x"}),
     lambda s: s.put(b"x", properties={1: "x"}),
     lambda s: s.put(b"x", key=""),
+    lambda s: s.put(b"x", jitter=-1),
+    lambda s: s.put(b"x", jitter=1, delay_level=1),
+    lambda s: s.put_many([b"x"], jitter=-1),
+    lambda s: s.put_many([b"x"], jitter=1, delay_level=1),
     lambda s: s.put(b"x", if_absent=True),
     lambda s: s.put(b"x", key="k", replace="yes"),
     lambda s: s.get_key("t", ""),

@@ -118,6 +118,16 @@ def test_put_makes_the_store_and_takes_every_option(run: Run, tmp_path: Path) ->
     assert timer["id"] == made["id"]
 
 
+def test_put_with_a_jitter(run: Run, path: Path) -> None:
+    at, late = 4_070_908_800_000, 4_070_908_800_000 + 3_600_000
+    run("put", path, "--lines", "--at-ms", at, "--jitter", "1h", input=b"1\n2\n3\n4")
+    run("put", path, "x", "--at-ms", at, "--jitter", "1h")
+    due = [
+        json.loads(line)["due_ms"] for line in run("pending", path, "--json").stdout.splitlines()
+    ]
+    assert len(due) == 5 and len(set(due)) > 1 and at <= min(due) and max(due) <= late
+
+
 def test_put_lines(run: Run, path: Path) -> None:
     lines = b"one\ntwo\r\n\nthree"
     ids = run("put", path, "--lines", "--at-ms", 4_070_908_800_000, input=lines).stdout.split()
@@ -313,6 +323,7 @@ def test_handover(run: Run, path: Path) -> None:
         (["put", "STORE", "x", "--delay", "90"], 2, "such as 1h30m"),
         (["put", "STORE", "x", "--delay", "9" * 30 + "w"], 2, "too long"),
         (["put", "STORE", "x", "--at", "next year"], 2, "is no time. Write now"),
+        (["put", "STORE", "x", "--jitter", "soon"], 2, "such as 1h30m"),
         (["put", "STORE", "x", "--delay-level", "99"], 2, "This store has 1 to 18"),
         (["put", "STORE", "x", "--delay-level", "0"], 2, "This store has 1 to 18"),
         (["put", "STORE", "x", "--at-ms", "1800000000"], 2, "looks like seconds"),

@@ -26,7 +26,7 @@ from timerstore import (
     TimerStoreError,
 )
 from timerstore.recurring import Schedules, cron, every, scheduled_ms
-from timerstore.recurring.when import BODY_BYTES_MAX, TOPIC
+from timerstore.recurring.when import BODY_BYTES_MAX, SCHEDULED, TOPIC
 from timerstore.testing.disk import QuietDisk
 
 pytest.importorskip("cronsim")
@@ -35,6 +35,7 @@ START_MS = round(START.timestamp() * 1_000)
 # What is due in days hops a few times only.
 LARGER = replace(SMALL, wheel_slot_count=1 << 15, roll_window_slots=1 << 14)
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
+LATER = timedelta(minutes=10)
 DAILY = cron("0 9 * * *", tz="Europe/Berlin")
 
 
@@ -200,6 +201,35 @@ def test_what_is_wrong(store: TimerStore) -> None:
     store.put(b"nor this", topic=TOPIC, properties={"timerstore.job": "{"})
     assert jobs.step() == 2 and jobs.step() == 0
     assert store.count() == 0
+
+
+def test_runs_are_spread_and_their_times_are_not(store: TimerStore, clock: ManualClock) -> None:
+    jobs, seen = Schedules(store), []
+    started = {"key": "k", "body": b"x", "schedule": every(HOUR)}
+    jobs.start("reports", **started, jitter=600)  # type: ignore[arg-type]
+    random.seed(1)
+    clock.advance(LATER)
+    for hour in range(1, 20):
+        clock.advance(HOUR - LATER)
+        assert jobs.step() == 1
+        (run,) = [*store.pending(topic="reports"), *store.consume("reports", timeout=0)]
+        at_ms = int(run.properties[SCHEDULED])
+        assert at_ms == START_MS + hour * 3_600_000
+        seen.append(run.due_ms - at_ms)
+        assert 0 <= seen[-1] <= 600_000
+        assert store.count(TOPIC) == 1
+        clock.advance(LATER)
+        for d in store.consume("reports", timeout=0):
+            assert scheduled_ms(d) == at_ms
+            d.ack()
+    assert len(set(seen)) > 10
+    ((next_ms, job),) = jobs.list()
+    assert job.jitter_ms == 600_000 and next_ms == START_MS + 20 * 3_600_000
+    assert jobs.start("reports", **started, jitter=600) == next_ms  # type: ignore[arg-type]
+    assert jobs.start("reports", **started) > next_ms  # type: ignore[arg-type]
+    for wrong in (-1, "x", timedelta(days=10**6)):
+        with pytest.raises(InvalidArgumentError, match="jitter"):
+            jobs.start("reports", **started, jitter=wrong)  # type: ignore[arg-type]
 
 
 def test_putting_is_paused(store: TimerStore, clock: ManualClock) -> None:

@@ -64,6 +64,9 @@ def put(
     delay_level: Annotated[
         int | None, typer.Option(help="A delay level of the store, counted from 1.")
     ] = None,
+    jitter: Annotated[
+        str | None, typer.Option(help="How much later it may be due, such as 5m.")
+    ] = None,
     key: Annotated[str | None, typer.Option(help="A key.")] = None,
     tag: Annotated[str | None, typer.Option(help="A tag.")] = None,
     properties: Annotated[
@@ -84,6 +87,8 @@ def put(
         check_one_time(delay, at, at_ms, delay_level)
         due_ms = read_due(out, delay, at, at_ms)
         times: dict[str, Any] = {"at_ms": due_ms, "delay_level": delay_level}
+        if jitter is not None:
+            times["jitter"] = parse_delay(jitter)
         pairs = parse_properties(properties or [])
         if lines:
             if body not in (None, "-") or key is not None or pairs:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
@@ -95,6 +96,7 @@ class Schedules(Stays):
         grace: Duration = GRACE,
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
+        jitter: Duration | None = None,
     ) -> int:
         """Start a job, and return when it runs next, in epoch ms.
 
@@ -103,12 +105,16 @@ class Schedules(Stays):
 
         `missed` says what becomes of runs whose time passed by more than `grace` while nobody
         carried the job on: "all" of them run, "one" for all of them, or "none". A run that is late
-        by less runs. Durable like a put. Raises InvalidArgumentError, and what `put` raises.
+        by less runs. With `jitter` each run comes that much later than its time at most, as a `put`
+        with `jitter` would; `scheduled_ms` is its time without that, and the next run is counted
+        from there. Runs that are closer to each other than `jitter` may come in another order.
+
+        Durable like a put. Raises InvalidArgumentError, and what `put` raises.
 
         >>> schedules.start("reports", key="daily", body=b"x", schedule=daily)  # doctest: +SKIP
         """
         self._failure.check()
-        job = new_job(topic, key, body, schedule, missed, grace, tag, properties)
+        job = new_job(topic, key, body, schedule, missed, grace, tag, properties, jitter)
         # Its timer may have fired while nobody was there: it is carried on first. One that fires
         # all the time may have no timer at any moment that is looked at.
         mine = _Start(job)
@@ -249,6 +255,7 @@ class Schedules(Stays):
                 "topic": job.topic,
                 "key": job.key,
                 "properties": {**job.properties, SCHEDULED: str(at)},
+                "delay_ms": random.randint(0, job.jitter_ms),
             }
             for at in runs
         ]

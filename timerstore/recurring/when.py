@@ -10,7 +10,12 @@ from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from timerstore.errors import InvalidArgumentError, TimerStoreError
-from timerstore.values.check_arguments import DUE_MS_MAX, check_text, check_topic
+from timerstore.values.check_arguments import (
+    DUE_MS_MAX,
+    check_jitter_ms,
+    check_text,
+    check_topic,
+)
 from timerstore.values.kinds import Duration, check_choice, check_duration, whole_ms
 
 INTERVAL_MIN: Final = timedelta(milliseconds=10)
@@ -258,6 +263,7 @@ class Job:
     """What runs when: `body`, `tag` and `properties` are put to `topic`, with `key`.
 
     `missed`, `grace_ms`: what becomes of runs whose time passed while nobody carried the job on.
+    `jitter_ms`: how much later than its time each run comes at most.
     """
 
     topic: str
@@ -268,6 +274,7 @@ class Job:
     grace_ms: int
     tag: str | None
     properties: Mapping[str, str]
+    jitter_ms: int = 0
 
     @property
     def name(self) -> str:
@@ -286,6 +293,7 @@ class Job:
             "key": self.key,
             "missed": self.missed,
             "grace_ms": self.grace_ms,
+            **({"jitter_ms": self.jitter_ms} if self.jitter_ms else {}),
             **self.schedule.to_dict(),
         }
         return {**self.properties, JOB: json.dumps(told, sort_keys=True)}
@@ -328,6 +336,7 @@ def new_job(
     grace: Duration,
     tag: str | None,
     properties: Mapping[str, str] | None,
+    jitter: Duration | None,
 ) -> Job:
     """Return a job, or refuse it; what the store refuses itself is left to it."""
     if not isinstance(schedule, Every | Cron):
@@ -350,7 +359,8 @@ def new_job(
                 f"properties has the name {name!r}, which belongs to jobs. Use another name."
             )
     name_of(topic, key)
-    return Job(topic, key, body, schedule, missed, whole_ms(grace), tag, own)
+    jitter_ms = 0 if jitter is None else check_jitter_ms(jitter)
+    return Job(topic, key, body, schedule, missed, whole_ms(grace), tag, own, jitter_ms)
 
 
 def read_job(body: bytes, tag: str | None, properties: Mapping[str, str]) -> Job | None:
@@ -364,7 +374,8 @@ def read_job(body: bytes, tag: str | None, properties: Mapping[str, str]) -> Job
         if told.get("stopped"):
             return None
         own = {name: value for name, value in properties.items() if name != JOB}
-        grace_ms = int(told["grace_ms"])
+        grace_ms, jitter_ms = int(told["grace_ms"]), int(told.get("jitter_ms", 0))
+        check_jitter_ms(timedelta(milliseconds=jitter_ms))
         try:
             schedule = read_schedule(told)
         except (InvalidArgumentError, ImportError) as e:  # a time zone that is not installed, say
@@ -374,6 +385,7 @@ def read_job(body: bytes, tag: str | None, properties: Mapping[str, str]) -> Job
         return Job(
             *(str(told["topic"]), str(told["key"]), body, schedule),
             *(told["missed"], grace_ms, tag, own),
+            jitter_ms=jitter_ms,
         )
     except (
         *(ValueError, TypeError, KeyError, AttributeError),

@@ -310,7 +310,7 @@ class Answers:
                 columns.get("key"),
                 given.get("tag"),
                 given.get("delay_level"),
-                asked.carried,
+                carried=asked.carried,
             )
         except Exception as e:
             put = getattr(e, "ids", None)

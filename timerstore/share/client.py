@@ -121,12 +121,13 @@ class AskedCalls:
         keys: Keys | None,
         tag: str | None,
         delay_level: int | None,
+        jitter: Duration | None,
     ) -> TimerIds:
         """Put many timers, in pieces that one question can take."""
         columns = {"body": binary_array(bodies, "bodies", takes_text=False)}
         count = len(columns["body"])
         if delay_level is None:
-            due_ms = check_due_array(count, _now_ms(), at_ms, delay_ms, None)
+            due_ms = check_due_array(count, _now_ms(), at_ms, delay_ms, None, jitter)
             columns["at_ms"] = arrow_int64(due_ms)
         else:
             check_alone(at_ms, delay_ms)

@@ -100,7 +100,7 @@ def put_rows(store: TimerStore, batch: Any, topic: str) -> Iterator[TimerIds]:
             None if keys is None else keys.combine_chunks(),
             None if tag_of is None else tags[tag_of[first]],
             None,
-            b"" if carried_of is None else carried[carried_of[first]],
+            carried=b"" if carried_of is None else carried[carried_of[first]],
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,8 @@ from timerstore.values.kinds import (
 DUE_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 DUE_MS_MIN: Final = 10**11
 """Smaller numbers are taken for seconds by mistake; as ms they lie before March 1973."""
+JITTER_MAX: Final = timedelta(days=36_500)
+"""A longer one is a mistake."""
 _TOPIC = re.compile(r"[%|A-Za-z0-9_-]+\Z")
 _TOPIC_WRONG = re.compile(r"[^%|A-Za-z0-9_-]")
 _SYSTEM_TOPICS: Final = frozenset(
@@ -209,6 +212,42 @@ def given_delay(delay: object, delay_ms: object) -> timedelta | None:
     return timedelta(milliseconds=check_int(delay_ms, "delay_ms", -DUE_MS_MAX, DUE_MS_MAX))
 
 
+def check_jitter_ms(jitter: object) -> int:
+    """Return how much later a timer may be, in whole milliseconds, or refuse it."""
+    length = check_duration(jitter, "jitter")
+    if not timedelta(0) <= length <= JITTER_MAX:
+        raise InvalidArgumentError(
+            f"jitter is {jitter!r}. Pass a length of time from 0 to {JITTER_MAX.days:,} days."
+        )
+    return length // timedelta(milliseconds=1)
+
+
+def jittered(
+    jitter: Duration,
+    delay: timedelta | None,
+    at: datetime | None,
+    at_ms: int | None,
+    delay_level: int | None,
+) -> tuple[timedelta | None, int | None]:
+    """Return the delay, or the time in epoch ms, of a put that is later by what is drawn."""
+    refuse_jitter_of_level(delay_level)
+    more_ms = random.randint(0, check_jitter_ms(jitter))
+    at_ms = given_instant(at, at_ms, "at")
+    if at_ms is not None:
+        return delay, check_due_ms(at_ms) + more_ms
+    before_ms = 0 if delay is None else whole_ms(check_duration(delay, "delay"))
+    return given_delay(None, before_ms + more_ms), None
+
+
+def refuse_jitter_of_level(delay_level: object) -> None:
+    """Refuse a jitter beside a delay level."""
+    if delay_level is not None:
+        raise InvalidArgumentError(
+            "jitter and delay_level exclude each other, because messages of a delay level keep "
+            "their order. Pass delay, at or at_ms."
+        )
+
+
 def given_times(
     delay: Durations | None, delay_ms: object, at: Instants | None, at_ms: object
 ) -> tuple[object, object]:
@@ -229,9 +268,26 @@ def check_alone(*times: object) -> None:
 
 
 def check_due_array(
+    count: int,
+    now_ms: int,
+    at_ms: object,
+    delay_ms: object,
+    max_delay_ms: int | None,
+    jitter: Duration | None = None,
+) -> Int64s:
+    """Return an int64 array of due times for `put_many`, each later by its own jitter."""
+    if jitter is None:
+        return _due_array(count, now_ms, at_ms, delay_ms, max_delay_ms)
+    drawn = np.random.default_rng(random.getrandbits(64))
+    most_ms = check_jitter_ms(jitter)
+    due_ms = _due_array(count, now_ms, at_ms, delay_ms, None)
+    due_ms += drawn.integers(0, most_ms, count, endpoint=True)
+    return _due_array(count, now_ms, due_ms, None, max_delay_ms)
+
+
+def _due_array(
     count: int, now_ms: int, at_ms: object, delay_ms: object, max_delay_ms: int | None
 ) -> Int64s:
-    """Return an int64 array of due times for `put_many`."""
     if at_ms is not None and delay_ms is not None:
         raise InvalidArgumentError("at_ms and delay_ms exclude each other. Pass one of them.")
     name, values = ("at_ms", at_ms) if at_ms is not None else ("delay_ms", delay_ms)
@@ -476,6 +532,7 @@ class Described(Timing, total=False):
 
     topic: str
     replace: bool
+    jitter: Duration | None
 
 
 class Put(NamedTuple):

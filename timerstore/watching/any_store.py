@@ -36,8 +36,10 @@ from timerstore.values.check_arguments import (
     given_delay,
     given_instant,
     given_times,
+    jittered,
     json_body,
     put_columns,
+    refuse_jitter_of_level,
 )
 from timerstore.values.ids import TimerIds
 from timerstore.values.kinds import Duration
@@ -94,6 +96,7 @@ class AnyStore(Protocol):
         delay_level: int | None = None,
         if_absent: bool = False,
         replace: bool = False,
+        jitter: Duration | None = None,
     ) -> str:
         """Put one timer and return its id.
 
@@ -108,6 +111,10 @@ class AnyStore(Protocol):
         also over a crash and beside other such calls. If several are pending, the last one that
         was put usually counts.
 
+        With `jitter` it is due that much later at most, never earlier: each millisecond from 0 to
+        `jitter` is as likely. The number is drawn by Python's `random`, so `random.seed` repeats
+        it.
+
         Durable on return as `Config.durability` says. O(size). Waits for room if
         `Config.admission` is "wait". Raises InvalidArgumentError, StoreFullError, StoreClosedError,
         FlushFailedError; then nothing was put.
@@ -118,6 +125,9 @@ class AnyStore(Protocol):
             delay = given_delay(delay, delay_ms)
         if at is not None and type(at) is not datetime:
             at, at_ms = None, given_instant(at, at_ms, "at")
+        if jitter is not None:
+            delay, at_ms = jittered(jitter, delay, at, at_ms, delay_level)
+            at = None
         return self._calls.put(
             (body, topic, delay, at, at_ms, key, tag, properties, delay_level, if_absent, replace)
         )
@@ -134,13 +144,15 @@ class AnyStore(Protocol):
         keys: Keys | None = None,
         tag: str | None = None,
         delay_level: int | None = None,
+        jitter: Duration | None = None,
     ) -> TimerIds:
         """Put many timers and return their ids.
 
         `bodies`: a sequence of bytes, an Arrow binary array, or a 2-D uint8 array of shape (n,
         length). `delay`, `at`, `delay_ms`, `at_ms`: as for `put`, one for all, or n of them: a
         list, or an array of NumPy, pandas, Polars or Arrow. `delay_level`: for all. Without a time,
-        all are due now. `keys`: n texts.
+        all are due now. `keys`: n texts. `jitter`: as for `put`, drawn for each timer by NumPy's
+        `default_rng`, whose seed Python's `random` draws.
 
         One fsync for all. It is not a transaction: a crash half-way leaves the first ones, and so
         does an error, whose `ids` are theirs. O(bytes), without an object for each timer. Errors as
@@ -148,9 +160,11 @@ class AnyStore(Protocol):
 
         >>> ids = store.put_many([b"a", b"b"], delay_ms=[1_000, 2_000])
         """
+        if jitter is not None:
+            refuse_jitter_of_level(delay_level)
         if delay is not None or at is not None:
             delay_ms, at_ms = given_times(delay, delay_ms, at, at_ms)  # type: ignore[assignment]
-        return self._calls.put_many(bodies, topic, at_ms, delay_ms, keys, tag, delay_level)
+        return self._calls.put_many(bodies, topic, at_ms, delay_ms, keys, tag, delay_level, jitter)
 
     def put_json(self, value: object, **described: Unpack[Described]) -> str:
         """Put one timer whose body is a value as JSON, and return its id; `Delivery.json` reads it.
@@ -170,13 +184,14 @@ class AnyStore(Protocol):
         key: str | None = None,
         topic: str = "default",
         tag: str | None = None,
+        jitter: Duration | None = None,
     ) -> TimerIds:
         """Put a timer for each row of a table, and return their ids.
 
         `table`: a table or a batch of Arrow, a DataFrame of Polars or of pandas 2.2 or newer, or
         what else exports itself to Arrow. `due`, `body`, `key` name its columns: instants with a
         time zone, lengths of time, or whole epoch milliseconds; bytes or texts; texts. Without
-        `due`, all are due now.
+        `due`, all are due now. `jitter`: as for `put_many`.
 
         Durable like `put_many`, with its cost and its errors.
 
@@ -184,7 +199,8 @@ class AnyStore(Protocol):
         >>> rows = pa.table({"at": pa.array([4_000_000_000_000]), "what": pa.array(["hello"])})
         >>> ids = store.put_table(rows, due="at", body="what")
         """
-        return self.put_many(topic=topic, tag=tag, **put_columns(table, due, body, key))
+        columns = put_columns(table, due, body, key)
+        return self.put_many(topic=topic, tag=tag, jitter=jitter, **columns)
 
     def cancel(self, id: str) -> bool:
         """Cancel a timer. True: it will not fire. False: too late, or its message is damaged.
@@ -530,5 +546,5 @@ CALLS: Final = {
     if isinstance(call, FunctionType) and not name.startswith("_") and name not in COMPOSED
 }
 """Each other call by its name."""
-TURNED: Final = ("delay_ms", "start", "end")
+TURNED: Final = ("delay_ms", "jitter", "start", "end")
 """Arguments of calls on one timer, or of ranges, that are handed on as `delay` or in ms."""

@@ -41,7 +41,7 @@ from timerstore.values.check_arguments import (
     too_long,
 )
 from timerstore.values.ids import Int64s, TimerIds, format_id
-from timerstore.values.kinds import as_int, shown_int
+from timerstore.values.kinds import Duration, as_int, shown_int
 
 # --- appending new timers: composed one by one, or many framed by a kernel
 
@@ -339,6 +339,8 @@ class Putting:
         keys: Any,
         tag: str | None,
         delay_level: int | None,
+        jitter: Duration | None = None,
+        *,
         carried: bytes = b"",
     ) -> TimerIds:
         """Put many timers; see `TimerStore.put_many`. `carried`: properties that all have."""
@@ -353,7 +355,8 @@ class Putting:
             check_keys(texts, len(data))
         level = 0
         if delay_level is None:
-            due_ms = check_due_array(len(data), now_ms, at_ms, delay_ms, engine.config.max_delay_ms)
+            given = at_ms, delay_ms, engine.config.max_delay_ms, jitter
+            due_ms = check_due_array(len(data), now_ms, *given)
         else:
             level = check_level(engine, delay_level, delay_ms, at_ms)
             due_ms = np.full(len(data), level, np.int64)
