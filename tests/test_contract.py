@@ -180,6 +180,21 @@ def test_a_herd_is_spread(client: AnyStore) -> None:
     assert AT <= min(due) and max(due) <= AT + HOUR
 
 
+def test_a_key_is_debounced(store: TimerStore, client: AnyStore) -> None:
+    how = {"topic": "t", "key": "k", "debounce": HOUR, "at_most": timedelta(hours=1, seconds=1)}
+    ids = [client.put(b"%d" % i, **how, properties={"i": str(i)}) for i in range(3)]  # type: ignore[arg-type]
+    assert client.count("t") == 1
+    timer = client.get(ids[2])
+    assert timer == store.get(ids[2]) and timer is not None
+    first, put_ms = timer.first_put_ms, store.find(ids[0]).put_ms
+    assert first is not None and put_ms is not None and first <= put_ms
+    assert (timer.body, timer.properties) == (b"2", {"i": "2"})
+    assert timer.put_ms + 3_600_000 - 1 <= timer.due_ms <= first + 3_601_000
+    assert client.find(ids[0]).moved_to == ids[1]
+    id = client.put_json({}, topic="t", key="j", debounce=3_600.5)
+    assert client.find(id).due_ms == client.find(id).put_ms + 3_600_500  # type: ignore[operator]
+
+
 WRONG: list[Callable[[Any], object]] = [
     lambda s: s.put("x"),
     lambda s: s.put(b""),
@@ -197,6 +212,15 @@ WRONG: list[Callable[[Any], object]] = [
     lambda s: s.put(b"x", jitter=1, delay_level=1),
     lambda s: s.put_many([b"x"], jitter=-1),
     lambda s: s.put_many([b"x"], jitter=1, delay_level=1),
+    lambda s: s.put(b"x", debounce=1),
+    lambda s: s.put(b"x", key="k", at_most=1),
+    lambda s: s.put(b"x", key="k", debounce=1, delay=1),
+    lambda s: s.put(b"x", key="k", debounce=1, jitter=1),
+    lambda s: s.put(b"x", key="k", debounce=1, delay_level=1),
+    lambda s: s.put(b"x", key="k", debounce=1, if_absent=True),
+    lambda s: s.put(b"x", key="k", debounce="1"),
+    lambda s: s.put(b"x", key="k", debounce=-1),
+    lambda s: s.put(b"x", key="k", debounce=2, at_most=1),
     lambda s: s.put(b"x", if_absent=True),
     lambda s: s.put(b"x", key="k", replace="yes"),
     lambda s: s.get_key("t", ""),

@@ -21,6 +21,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[timerstore.Timer
         yield store
 
 
+_TURNED = {"delay": "timedelta | None", "replace": "bool | Debounce"}
+
+
 def test_a_put_is_a_row_of_its_arguments() -> None:
     arguments = [
         each
@@ -31,7 +34,7 @@ def test_a_put_is_a_row_of_its_arguments() -> None:
     assert [(each.name, each.default) for each in arguments] == [
         (each.name, each.default) for each in fields
     ]
-    assert {each.name: each.annotation for each in arguments} | {"delay": "timedelta | None"} == {
+    assert {each.name: each.annotation for each in arguments} | _TURNED == {
         name: getattr(hint, "__forward_arg__", hint) for name, hint in Put.__annotations__.items()
     }
 

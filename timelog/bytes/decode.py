@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -124,6 +125,12 @@ def user_properties(properties: dict[str, str]) -> dict[str, str]:
     return {
         name: value for name, value in properties.items() if name not in fmt.RESERVED_PROPERTIES
     }
+
+
+def told_ms(properties: Mapping[str, str], name: bytes) -> int | None:
+    """Return the time in ms that a property says; None if it says none."""
+    value = properties.get(name.decode(), "")
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 16 else None
 
 
 # --- Timer ids as text, many at once: kernels that read or write their 32 hex digits.

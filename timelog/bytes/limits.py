@@ -30,16 +30,17 @@ def _bytes(topic_bytes: int, *properties: tuple[bytes, int]) -> int:
 
 _DUE = fmt.PROPERTY_DUE, _TIME_DIGITS
 _KEY = fmt.PROPERTY_UNIQUE_KEY, fmt.KEY_DIGITS
-_REPLACES = fmt.PROPERTY_REPLACES, _BROKER_KEY_DIGITS
+_FIRST_PUT = fmt.PROPERTY_FIRST_PUT, _TIME_DIGITS
+_MOVED = (fmt.PROPERTY_REPLACES, _BROKER_KEY_DIGITS), _FIRST_PUT
 _WAITING = (fmt.PROPERTY_REAL_QUEUE, 1), (fmt.PROPERTY_REAL_TOPIC, fmt.TOPIC_BYTES_MAX)
 _ROLLED = (fmt.PROPERTY_ROLL_TIMES, _COUNT_DIGITS), (fmt.PROPERTY_ORIGIN, _OFFSET_DIGITS)
 _FIRED = *_ROLLED, (fmt.PROPERTY_ENQUEUED, _TIME_DIGITS), (fmt.PROPERTY_DEQUEUED, _TIME_DIGITS)
 _RETRY = (fmt.PROPERTY_RETRY_TOPIC, fmt.TOPIC_BYTES_MAX), (fmt.PROPERTY_ORIGIN_ID, fmt.KEY_DIGITS)
 
 AROUND_BYTES: Final = {
-    "put, or rescheduled": _bytes(len(fmt.TIMER_TOPIC), _DUE, _KEY, *_WAITING, _REPLACES),
-    "rolled": _bytes(len(fmt.TIMER_TOPIC), _DUE, _KEY, *_WAITING, _REPLACES, *_ROLLED),
-    "fired": _bytes(fmt.TOPIC_BYTES_MAX, _DUE, _KEY, _REPLACES, *_FIRED),
+    "put, or rescheduled": _bytes(len(fmt.TIMER_TOPIC), _DUE, _KEY, *_WAITING, *_MOVED),
+    "rolled": _bytes(len(fmt.TIMER_TOPIC), _DUE, _KEY, *_WAITING, *_MOVED, *_ROLLED),
+    "fired": _bytes(fmt.TOPIC_BYTES_MAX, _DUE, _KEY, *_MOVED, *_FIRED),
     "sent back": _bytes(len(fmt.TIMER_TOPIC), _DUE, _KEY, *_WAITING, *_RETRY),
     "sent back, rolled": _bytes(len(fmt.TIMER_TOPIC), _DUE, _KEY, *_WAITING, *_RETRY, *_ROLLED),
     "sent back, fired": _bytes(fmt.TOPIC_BYTES_MAX, _DUE, _KEY, *_RETRY, *_FIRED),

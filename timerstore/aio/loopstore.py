@@ -343,8 +343,8 @@ class TimerStore(Stays):
 
     @_awaited(AnyStore.put)
     async def put(self, body: bytes, **described: Any) -> str:
-        conditions = described.get("if_absent", False), described.get("replace", False)
-        is_conditional = any(each is not False for each in conditions)
+        how = (described.get(each, False) for each in ("if_absent", "replace", "debounce"))
+        is_conditional = any(each not in (False, None) for each in how)
         make = self.side.apart if is_conditional else self.side.append
         return await make(self.sync.put, body, **described)
 

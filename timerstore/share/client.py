@@ -28,6 +28,7 @@ from timerstore.share.wire import from_json
 from timerstore.timelog.bytes import format as fmt
 from timerstore.values.check_arguments import (
     Bodies,
+    Debounce,
     Given,
     Keys,
     Put,
@@ -96,15 +97,20 @@ class AskedCalls:
 
     def put(self, given: Given) -> Any:
         """Put one timer. `given`: the fields of a `Put`."""
-        put, rest = Put._make(given), given[_REST_AT:]
+        put = Put._make(given)
         check_topic(put.topic)
         said: dict[str, Any] = {"topic": put.topic}
         body = check_body(put.body, 0, fmt.MESSAGE_BYTES_MAX)
-        if put.delay_level is None:
+        if isinstance(put.replace, Debounce):  # the owner counts from when it puts
+            said["debounce"] = put.replace.wait.total_seconds()
+            if put.replace.at_most is not None:
+                said["at_most"] = put.replace.at_most.total_seconds()
+            put = put._replace(replace=False)
+        elif put.delay_level is None:
             said["at_ms"] = resolve_due_ms(_now_ms(), *put.times, None)
         else:
             check_alone(*put.times)
-        if any(map(is_not, rest, _LEFT_OUT)):
+        if any(map(is_not, put[_REST_AT:], _LEFT_OUT)):
             put.described()  # it checks them
             if put.properties is not None:  # any mapping, which JSON cannot say
                 put = put._replace(properties=dict(put.properties))

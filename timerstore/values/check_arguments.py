@@ -337,6 +337,43 @@ def _due_array(
     return due_ms
 
 
+class Debounce(NamedTuple):
+    """A put that moves the timer of its key: so far from now, and `at_most` from the first put."""
+
+    wait: timedelta
+    at_most: timedelta | None
+
+    def due_ms(self, due_ms: int, first_ms: int) -> int:
+        """Return when the timer is due that would be at `due_ms`."""
+        most_ms = DUE_MS_MAX if self.at_most is None else first_ms + whole_ms(self.at_most)
+        return min(due_ms, most_ms)
+
+
+def given_debounce(
+    debounce: Duration | None, at_most: Duration | None, key: object, *others: object
+) -> Debounce:
+    """Return how a put moves the timer of its key, or refuse it. `others`: what it excludes."""
+    if debounce is None:
+        raise InvalidArgumentError("at_most was passed without debounce. Pass debounce as well.")
+    if any(each is not None and each is not False for each in others):
+        raise InvalidArgumentError(
+            "debounce says when the timer is due, and replaces the one that is pending. Leave out "
+            "delay, at, at_ms, delay_level, jitter, if_absent and replace."
+        )
+    if key is None:
+        raise InvalidArgumentError("debounce was passed without a key. Pass key as well.")
+    wait = check_duration(debounce, "debounce")
+    longest = None if at_most is None else check_duration(at_most, "at_most")
+    if wait < timedelta(0):
+        raise InvalidArgumentError(f"debounce is {debounce!r}. Pass a length of time, 0 or more.")
+    if longest is not None and longest < wait:
+        raise InvalidArgumentError(
+            f"at_most is {at_most!r}, and debounce is {debounce!r}. Pass an at_most that is as "
+            "long, or longer."
+        )
+    return Debounce(wait, longest)
+
+
 def check_text(value: str, what: str) -> bytes:
     """Return a property's value as bytes, or refuse it."""
     if not isinstance(value, str):
@@ -533,6 +570,8 @@ class Described(Timing, total=False):
     topic: str
     replace: bool
     jitter: Duration | None
+    debounce: Duration | None
+    at_most: Duration | None
 
 
 class Put(NamedTuple):
@@ -548,7 +587,7 @@ class Put(NamedTuple):
     properties: Mapping[str, str] | None = None
     delay_level: int | None = None
     if_absent: bool = False
-    replace: bool = False
+    replace: bool | Debounce = False
 
     @property
     def is_conditional(self) -> bool:

@@ -27,12 +27,14 @@ from timerstore.values.check_arguments import (
     ArrowArray,
     ArrowChunks,
     Bodies,
+    Debounce,
     Described,
     Durations,
     Instants,
     Keys,
     Range,
     Times,
+    given_debounce,
     given_delay,
     given_instant,
     given_times,
@@ -97,6 +99,8 @@ class AnyStore(Protocol):
         if_absent: bool = False,
         replace: bool = False,
         jitter: Duration | None = None,
+        debounce: Duration | None = None,
+        at_most: Duration | None = None,
     ) -> str:
         """Put one timer and return its id.
 
@@ -110,6 +114,11 @@ class AnyStore(Protocol):
         return its id. With `replace`: put this timer in its place, under a new id. Both are atomic,
         also over a crash and beside other such calls. If several are pending, the last one that
         was put usually counts.
+
+        With `debounce` and a `key`: put it in the place of the one that is pending, as `replace`
+        does, due so long from now; but not later than `at_most` after the first put, the one that
+        found none. Who puts again and again so gets one timer, once that stops. A timer whose time
+        has come is left to fire: then this put is the first one again.
 
         With `jitter` it is due that much later at most, never earlier: each millisecond from 0 to
         `jitter` is as likely. The number is drawn by Python's `random`, so `random.seed` repeats
@@ -125,11 +134,16 @@ class AnyStore(Protocol):
             delay = given_delay(delay, delay_ms)
         if at is not None and type(at) is not datetime:
             at, at_ms = None, given_instant(at, at_ms, "at")
+        how: bool | Debounce = replace
+        if debounce is not None or at_most is not None:
+            others = delay, at, at_ms, delay_level, jitter, if_absent, replace
+            how = given_debounce(debounce, at_most, key, *others)
+            delay = how.wait
         if jitter is not None:
             delay, at_ms = jittered(jitter, delay, at, at_ms, delay_level)
             at = None
         return self._calls.put(
-            (body, topic, delay, at, at_ms, key, tag, properties, delay_level, if_absent, replace)
+            (body, topic, delay, at, at_ms, key, tag, properties, delay_level, if_absent, how)
         )
 
     def put_many(
@@ -546,5 +560,5 @@ CALLS: Final = {
     if isinstance(call, FunctionType) and not name.startswith("_") and name not in COMPOSED
 }
 """Each other call by its name."""
-TURNED: Final = ("delay_ms", "jitter", "start", "end")
+TURNED: Final = ("delay_ms", "jitter", "debounce", "at_most", "start", "end")
 """Arguments of calls on one timer, or of ranges, that are handed on as `delay` or in ms."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.decode import Message, user_properties
+from timerstore.timelog.bytes.decode import Message, told_ms, user_properties
 from timerstore.timelog.writing.compose import PUTS_MAX
 from timerstore.timelog.writing.frame import encode_property
 from timerstore.values.amounts import moment
@@ -127,8 +127,7 @@ def shortened(text: str, bytes_max: int) -> str:
 
 def first_failed_ms(properties: Mapping[str, str]) -> int | None:
     """Return when a message failed first, if it says so."""
-    value = properties.get(_FIRST_FAILED, "")
-    return int(value) if value.isascii() and value.isdigit() and len(value) < 16 else None
+    return told_ms(properties, fmt.PROPERTY_FIRST_FAILED)
 
 
 def error_of(properties: Mapping[str, str]) -> tuple[str, str]:

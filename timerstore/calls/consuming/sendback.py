@@ -38,6 +38,7 @@ _DROPPED: Final = frozenset(
         *("TIMER_OUT_MS", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "DELAY"),
         *("TIMER_ROLL_TIMES", "TIMER_ORIGIN", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"),
         *("REAL_TOPIC", "REAL_QID", "TIMER_REPLACES", "UNIQ_KEY", "__CRC32#", "PUT_BY"),
+        "TIMER_FIRST_PUT_MS",
         *FAILED,
     )
 )

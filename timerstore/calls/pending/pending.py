@@ -16,7 +16,13 @@ from timerstore.calls.pending.listing import (
     list_pending,
     pending_columns,
 )
-from timerstore.calls.pending.short_way import UNCHANGED, ById, Payload, check_payload
+from timerstore.calls.pending.short_way import (
+    UNCHANGED,
+    ById,
+    Payload,
+    check_payload,
+    encode_first_put,
+)
 from timerstore.calls.pending.timers import Timer, read_timer
 from timerstore.calls.putting.putting import Prepared, Putting
 from timerstore.core.core import Core
@@ -34,6 +40,8 @@ from timerstore.services.calls.key_search import (
 )
 from timerstore.values.check_arguments import (
     DUE_MS_MAX,
+    DUE_MS_MIN,
+    Debounce,
     Given,
     Put,
     Range,
@@ -203,8 +211,14 @@ class Keyed:
         prepared = prepared.due_from(self.core.clock.now_ms)
         return self._putting.append_short(prepared) or self._putting.append(prepared), prepared
 
-    def put_in_place(self, prepared: Prepared, key: str, payload: Payload) -> tuple[str, Prepared]:
-        """Put a timer in the place of the one that is pending, if there is one; see above."""
+    def put_in_place(
+        self, prepared: Prepared, key: str, payload: Payload, debounce: Debounce | None
+    ) -> tuple[str, Prepared]:
+        """Put a timer in the place of the one that is pending, if there is one; see above.
+
+        With `debounce` one whose time has come is not replaced: who puts all the time would keep it
+        from firing.
+        """
         names, by_id, clock = _names(prepared.topic, key), self._by_id, self.core.clock
         with self._keys.lock.guard():
             while True:
@@ -213,12 +227,19 @@ class Keyed:
                     now_ms = clock.now_ms
                     prepared = prepared.due_from(now_ms)
                     due_ms = prepared.due_ms
+                    if debounce is not None:
+                        timer = self._by_id.get(id) or self._find(id)
+                        if timer is None or timer.due_ms <= now_ms:
+                            continue
+                        first_ms = _first_put_ms(timer, now_ms)
+                        due_ms = debounce.due_ms(due_ms, first_ms)
+                        payload = payload._replace(first_put_ms=first_ms)
                     try:
                         moved = None
                         if not clock.manual:
                             moved = by_id.reschedule(id, due_ms, now_ms, payload)
                         moved = moved or reschedule(self.core, id, due_ms, now_ms, payload)
-                        return moved, prepared
+                        return moved, prepared._replace(due_ms=due_ms)
                     except InvalidArgumentError as e:
                         refused = refused or e  # it waits in a level; another may not
                     except TooLateError:
@@ -226,6 +247,9 @@ class Keyed:
                 else:
                     if refused is not None:
                         raise refused
+                    if debounce is not None:
+                        first = encode_first_put(clock.now_ms)
+                        prepared = prepared._replace(described=first + prepared.described)
                     return self._append(prepared)
 
 
@@ -276,10 +300,16 @@ def _names(topic: str, key: str) -> tuple[bytes, bytes]:
     return check_name(topic), check_text(key, "key")
 
 
+def _first_put_ms(timer: Timer, now_ms: int) -> int:
+    """Return when the first put was of a timer that is debounced; what cannot be counts as now."""
+    first_ms = timer.put_ms if timer.first_put_ms is None else timer.first_put_ms
+    return first_ms if DUE_MS_MIN <= first_ms <= now_ms else now_ms
+
+
 def check_condition(put: Put) -> str:
     """Return the key of a put on condition, or refuse it."""
     for name, value in (("if_absent", put.if_absent), ("replace", put.replace)):
-        if not isinstance(value, bool):
+        if not isinstance(value, bool | Debounce):
             raise InvalidArgumentError(f"{name} is {value!r}. Use True or False.")
     if put.if_absent and put.replace:
         raise InvalidArgumentError("if_absent and replace are both True. Use one of them.")
@@ -407,8 +437,9 @@ class PendingTimers:
             id, prepared = self.keyed.put_if_absent(prepared, key)
         else:
             own = dict(put.properties or {})
-            payload = Payload(prepared.body, own, put.tag, keeps_tag=False)
-            id, prepared = self.keyed.put_in_place(prepared, key, payload)
+            debounce = put.replace if isinstance(put.replace, Debounce) else None
+            payload = Payload(prepared.body, own, put.tag, keeps_tag=False, first_put_ms=None)
+            id, prepared = self.keyed.put_in_place(prepared, key, payload, debounce)
         self.core.after_append(prepared.now_ms, prepared.due_ms)
         return id
 

@@ -25,7 +25,7 @@ from timerstore.services.looking.read_pending import (
     SPAN_PROPERTIES_END,
 )
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.decode import decode_properties, text, user_properties
+from timerstore.timelog.bytes.decode import decode_properties, text, told_ms, user_properties
 from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.writing.compose import Staged
@@ -34,6 +34,10 @@ from timerstore.values.check_arguments import check_body, check_description, enc
 from timerstore.values.ids import format_id
 
 # --- timers whose first message is gone
+
+
+KEPT: Final = -1
+"""Of a time in a payload: as it was."""
 
 
 class Payload(NamedTuple):
@@ -45,6 +49,8 @@ class Payload(NamedTuple):
     tag: str | None = None
     keeps_tag: bool = True
     """False: `tag` comes in the place of the old one, too."""
+    first_put_ms: int | None = KEPT
+    """When the first put of a debounce was; None: it is of none."""
 
 
 UNCHANGED: Final = Payload()
@@ -63,13 +69,15 @@ def compose_moved(core: Core, timer: Timer, due_ms: int, id: str, payload: Paylo
     own = timer.properties if payload.properties is None else payload.properties
     tag = timer.tag if payload.keeps_tag else payload.tag
     described = {"TAGS": tag, "KEYS": timer.key, **own}
+    first_ms = timer.first_put_ms if payload.first_put_ms == KEPT else payload.first_put_ms
     properties = encode_described({k: v for k, v in described.items() if v is not None})
     if payload.properties is not None:
         check_description(len(properties))
     body = timer.body if payload.body is None else payload.body
     check_body(body, len(properties), core.engine.content_bytes_max)
     topic = timer.topic.encode("utf-8", "surrogateescape")
-    return compose_timer(core.engine, topic, body, due_ms, properties, tag, replaces=id)
+    said = encode_first_put(first_ms) + properties
+    return compose_timer(core.engine, topic, body, due_ms, said, tag, replaces=id)
 
 
 def encode_described(properties: dict[str, str]) -> bytes:
@@ -78,6 +86,11 @@ def encode_described(properties: dict[str, str]) -> bytes:
     described = [*first, *user_properties(properties).items()]
     encoded = "".join([f"{name}\x01{value}\x02" for name, value in described])
     return encoded.encode("utf-8", "surrogateescape")
+
+
+def encode_first_put(first_ms: int | None) -> bytes:
+    """Return when the first put of a debounce was as it stands in a message; nothing for None."""
+    return b"" if first_ms is None else encode_property(fmt.PROPERTY_FIRST_PUT, b"%d" % first_ms)
 
 
 # --- one ordinary timer by its id, in a kernel or two
@@ -224,12 +237,15 @@ class ById:
         properties = decode_properties(
             message[told[SPAN_PROPERTIES] : told[SPAN_PROPERTIES_END]].tobytes()
         )
+        first_ms = payload.first_put_ms
+        if first_ms == KEPT:
+            first_ms = told_ms(properties, fmt.PROPERTY_FIRST_PUT)
         if own is not None:
             properties = {k: v for k, v in properties.items() if k in ("TAGS", "KEYS")} | dict(own)
         if not payload.keeps_tag:
             properties.pop("TAGS", None)
             properties |= {} if payload.tag is None else {"TAGS": payload.tag}
-        described = encode_described(properties)
+        described = encode_first_put(first_ms) + encode_described(properties)
         if own is not None and len(described) > DESCRIPTION_BYTES_MAX:
             return None
         replaced = encode_property(fmt.PROPERTY_REPLACES, str(id).encode())

@@ -23,6 +23,7 @@ from timerstore.timelog.bytes.decode import (
     decode_message,
     decode_properties,
     text,
+    told_ms,
     user_properties,
 )
 from timerstore.timelog.bytes.message import GOOD, MessageParts
@@ -34,7 +35,8 @@ from timerstore.values.ids import Int64s
 class Timer:
     """A pending timer; `due_ms`, `put_ms` are epoch milliseconds, `due`, `put` datetimes in UTC.
 
-    `roll_count`: how often its message was appended again on its way.
+    `roll_count`: how often its message was appended again on its way. `first_put_ms`: of
+    a timer that was put with `debounce`, when the first of these puts was.
     """
 
     id: str
@@ -46,6 +48,7 @@ class Timer:
     due_ms: int
     put_ms: int
     roll_count: int
+    first_put_ms: int | None = None
 
     @property
     def due(self) -> datetime:
@@ -76,6 +79,7 @@ class Timer:
     _set_due_ms,
     _set_put_ms,
     _set_roll_count,
+    _set_first_put_ms,
 ) = (getattr(Timer, each.name).__set__ for each in fields(Timer))
 
 
@@ -89,6 +93,7 @@ def _new_timer(
     due_ms: int,
     put_ms: int,
     roll_count: int,
+    first_put_ms: int | None,
 ) -> Timer:
     """Return a timer; to set its slots takes half as long as a frozen dataclass does."""
     timer = object.__new__(Timer)
@@ -101,6 +106,7 @@ def _new_timer(
     _set_due_ms(timer, due_ms)
     _set_put_ms(timer, put_ms)
     _set_roll_count(timer, roll_count)
+    _set_first_put_ms(timer, first_put_ms)
     return timer
 
 
@@ -163,7 +169,7 @@ def from_parts(
         return to_timer(properties, body, due_ms, born_ms)
     key = text(view[key_at:key_end].tobytes()) if key_at >= 0 else None
     tag = text(view[tag_at:tag_end].tobytes()) if tag_at >= 0 else None
-    return _new_timer(id, topic, body, key, tag, {}, due_ms, born_ms, 0)
+    return _new_timer(id, topic, body, key, tag, {}, due_ms, born_ms, 0, None)
 
 
 def read_timer(core: Core, offset: int, due_ms: int) -> Timer:
@@ -190,4 +196,5 @@ def to_timer(
         due_ms=due_ms,
         put_ms=put_ms,
         roll_count=int(properties.get("TIMER_ROLL_TIMES", "0")),
+        first_put_ms=told_ms(properties, fmt.PROPERTY_FIRST_PUT),
     )
