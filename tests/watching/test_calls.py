@@ -10,7 +10,8 @@ import pytest
 import timerstore
 from tests.small_store import SMALL
 from timerstore.share.client import AskedCalls
-from timerstore.values.check_arguments import Put, Range
+from timerstore.values.check_arguments import Range
+from timerstore.values.puts import Put
 from timerstore.watching.any_store import CALLS, TURNED
 
 

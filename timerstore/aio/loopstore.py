@@ -41,10 +41,11 @@ from timerstore.services.world.clock import ManualClock
 from timerstore.share.opening import open as open_store
 from timerstore.store import store
 from timerstore.store.store import TimerStore as PlainStore
-from timerstore.values.check_arguments import given_delay, json_body
+from timerstore.values.check_arguments import given_delay
 from timerstore.values.config import Config
 from timerstore.values.kinds import Duration, check_int, check_kind, check_timeout
 from timerstore.values.no_pickle import Stays
+from timerstore.values.puts import json_body
 from timerstore.watching.any_store import AnyStore
 
 # --- what an event loop consumes: batches, deliveries, the iterator over them

@@ -37,9 +37,10 @@ from timerstore.share.wire import Part, from_json, to_json, wrong_arguments
 from timerstore.store.store import TimerStore
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message
-from timerstore.values.check_arguments import DUE_MS_MAX, Put, check_group, check_topic_to_consume
+from timerstore.values.check_arguments import DUE_MS_MAX, check_group, check_topic_to_consume
 from timerstore.values.ids import TimerId, TimerIds, joined, parse_id
 from timerstore.values.kinds import check_int
+from timerstore.values.puts import Put
 from timerstore.watching.any_store import CALLS
 from timerstore.watching.topics import read_fired, read_seconds_ahead
 

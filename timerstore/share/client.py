@@ -28,10 +28,7 @@ from timerstore.share.wire import from_json
 from timerstore.timelog.bytes import format as fmt
 from timerstore.values.check_arguments import (
     Bodies,
-    Debounce,
-    Given,
     Keys,
-    Put,
     Range,
     Times,
     binary_array,
@@ -45,6 +42,7 @@ from timerstore.values.check_arguments import (
 from timerstore.values.ids import TimerIds, joined
 from timerstore.values.kinds import Duration, check_duration, check_place, check_timeout
 from timerstore.values.no_pickle import Stays
+from timerstore.values.puts import Debounce, Given, Put
 from timerstore.watching.any_store import CALLS, TURNED, AnyStore
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """What all rooms stand on: values that go into calls, come out of them, are shown.
 
-    check_arguments.py what calls are given, checked; what a put is, as one row, as JSON, as columns
+    check_arguments.py what calls are given, checked
+    puts.py            what a put is given: as one row, as JSON, as columns; when it moves
     kinds.py           kinds of arguments that many calls share; instants, lengths of time
     config.py          settings
     write_file.py      a file that appears once it is whole

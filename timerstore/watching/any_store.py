@@ -27,24 +27,20 @@ from timerstore.values.check_arguments import (
     ArrowArray,
     ArrowChunks,
     Bodies,
-    Debounce,
-    Described,
     Durations,
     Instants,
     Keys,
     Range,
     Times,
-    given_debounce,
     given_delay,
     given_instant,
     given_times,
     jittered,
-    json_body,
-    put_columns,
     refuse_jitter_of_level,
 )
 from timerstore.values.ids import TimerIds
 from timerstore.values.kinds import Duration
+from timerstore.values.puts import Debounce, Described, given_debounce, json_body, put_columns
 
 if TYPE_CHECKING:  # a client that does not ask for one of these does not load the engine
     from timerstore.calls.consuming.dead_letters import DeadLetter

@@ -15,8 +15,8 @@ from timerstore import Config, InvalidArgumentError, TimerStore
 from timerstore.calls.putting.short_way import ShortWay
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.timelog.writing.append import BATCH_BYTES
-from timerstore.values.check_arguments import Put
 from timerstore.values.kinds import whole_ms
+from timerstore.values.puts import Put
 
 FAR_MS = 4_000_000_000_000
 TOKYO = timezone(timedelta(hours=9))

@@ -20,10 +20,11 @@ from timerstore.timelog.bytes.decode import Message, told_ms, user_properties
 from timerstore.timelog.writing.compose import PUTS_MAX
 from timerstore.timelog.writing.frame import encode_property
 from timerstore.values.amounts import moment
-from timerstore.values.check_arguments import Timing, given_delay
+from timerstore.values.check_arguments import given_delay
 from timerstore.values.ids import Int64s, Moments
 from timerstore.values.kinds import Duration
 from timerstore.values.no_pickle import Stays
+from timerstore.values.puts import Timing
 
 # --- what both ends of a served store go by when messages are consumed
 #

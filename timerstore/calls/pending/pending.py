@@ -41,14 +41,12 @@ from timerstore.services.calls.key_search import (
 from timerstore.values.check_arguments import (
     DUE_MS_MAX,
     DUE_MS_MIN,
-    Debounce,
-    Given,
-    Put,
     Range,
     check_text,
     resolve_due_ms,
 )
 from timerstore.values.kinds import check_name
+from timerstore.values.puts import Debounce, Given, Put
 
 # --- timers by their key: found through the key index, or, without it, by reading all that is
 # pending

@@ -29,7 +29,6 @@ from timerstore.timelog.writing.frame import (
 )
 from timerstore.values.check_arguments import (
     Binaries,
-    Put,
     check_alone,
     check_body,
     check_description,
@@ -42,6 +41,7 @@ from timerstore.values.check_arguments import (
 )
 from timerstore.values.ids import Int64s, TimerIds, format_id
 from timerstore.values.kinds import Duration, as_int, shown_int
+from timerstore.values.puts import Put
 
 # --- appending new timers: composed one by one, or many framed by a kernel
 

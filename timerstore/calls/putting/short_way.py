@@ -44,8 +44,9 @@ from timerstore.timelog.writing.append import (
     new_stage,
 )
 from timerstore.timelog.writing.frame import NewSays, Template, frame_new, new_template
-from timerstore.values.check_arguments import DUE_MS_MAX, DUE_MS_MIN, Given, encode_properties
+from timerstore.values.check_arguments import DUE_MS_MAX, DUE_MS_MIN, encode_properties
 from timerstore.values.kinds import EPOCH, whole_ms
+from timerstore.values.puts import Given
 
 NEEDS_LONG_WAY: Final = 0
 IS_PUT: Final = 1
