@@ -59,8 +59,9 @@ def tenants(ground: Ground) -> Iterator[Row]:
             if sum(map(len, came.values())) == size.count:
                 done.set()
 
-    with ground.path() as folder, timerstore.open(folder / "s") as store:
-        due_ms = int(time.time() * 1_000) + 5_000
+    config = timerstore.Config(durability="process")
+    with ground.path() as folder, timerstore.open(folder / "s", config=config) as store:
+        due_ms = int(time.time() * 1_000) + 10_000
         for i in range(size.count):
             tenant = {"tenant": str(i % size.tenants)}
             store.put(b"x", topic="t", at_ms=due_ms, properties=tenant)
