@@ -486,7 +486,8 @@ class Cleaner:
             self.largest_bytes = max(self.largest_bytes, int(units.size[waits].max(initial=0)))
         _note_latest(world, latest)
         self._ranges = ranges
-        self._pending_bytes = pending_bytes - linked.linked_bytes + linked.settled_bytes
+        if self._pending_bytes is None:  # what has fired in a slot that did not pass is in it
+            self._pending_bytes = pending_bytes - linked.linked_bytes + linked.settled_bytes
         self._is_known = True
 
     # --- a pass goes on, and ends

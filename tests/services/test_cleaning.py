@@ -180,6 +180,17 @@ def test_cancelled_timers_do_not_count_as_pending(tmp_path: Path) -> None:
         assert store.stats().cleaning.pending_bytes == pytest.approx(before / 2, rel=0.1)
 
 
+def test_what_has_fired_in_a_slot_that_did_not_pass_is_not_pending(tmp_path: Path) -> None:
+    """A pass that begins then reads the units, of which none says that it has fired."""
+    with open_small(tmp_path / "s", ManualClock()) as store:
+        store.put_many([bytes(500)] * 20)
+        assert len(drain(store)) == 20
+        cleaner = store.core.upkeep.cleaner
+        assert cleaner.waits_bytes == 0
+        cleaner.learn()
+        assert cleaner.waits_bytes == 0
+
+
 def test_only_what_is_worth_it(tmp_path: Path) -> None:
     clock = ManualClock(START_MS, force=True)
     config = dataclasses.replace(SMALL, cleaning_slack_bytes=100_000)
