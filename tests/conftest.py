@@ -48,7 +48,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "prove" if PROVING el
 
 
 _OUTSIDE = (
-    *("aio", "cli", "consumer", "control", "examples", "otel", "recurring", "serving"),
+    *("aio", "cli", "consumer", "control", "examples", "otel", "outbox", "recurring", "serving"),
     *("bench", "watching"),
     *("test_dedup.py", "test_docs.py", "test_examples.py", "test_format_doc.py", "test_pages.py"),
     *("test_readme.py", "test_reference.py", "test_site.py", "test_tidy.py"),

@@ -20,7 +20,9 @@ OWN_PAGES = {"Config", "Tuning"} | {
 }  # config.md, errors.md
 PACKAGES = {
     "timerstore": [name for name in timerstore.__all__ if name not in OWN_PAGES],
-    **dict.fromkeys(("aio", "recurring", "otel", "validation", "spark", "rocketmq", "testing")),
+    **dict.fromkeys(
+        ("aio", "recurring", "otel", "outbox", "validation", "spark", "rocketmq", "testing")
+    ),
     "dedup": ["Done"],
     "metrics": ["register"],
 }

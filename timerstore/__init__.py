@@ -13,10 +13,11 @@
     salvage what is left of one
 
 With asyncio: timerstore.aio. Jobs that recur: timerstore.recurring. Work that is done once:
-timerstore.dedup. Metrics and traces: timerstore.metrics, timerstore.otel. With Spark:
-timerstore.spark. With a RocketMQ cluster: timerstore.rocketmq. Do a store's parts agree:
-timerstore.validation. Does a program survive crashes: timerstore.testing. At the shell:
-timerstore --help. All else below is the house: `_HOMES` says where each name lives.
+timerstore.dedup. Put in a database's transaction: timerstore.outbox. Metrics and traces:
+timerstore.metrics, timerstore.otel. With Spark: timerstore.spark. With a RocketMQ cluster:
+timerstore.rocketmq. Do a store's parts agree: timerstore.validation. Does a program survive
+crashes: timerstore.testing. At the shell: timerstore --help. All else below is the house: `_HOMES`
+says where each name lives.
 
 The product, from the bottom up:
 
@@ -33,6 +34,7 @@ The product, from the bottom up:
     store      the store: who makes each call, how it is closed or handed over
     consumer   handlers in threads
     recurring  jobs that recur
+    outbox     timers that are put in the transaction of a program's database
     share      other processes
     aio        asyncio
 
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from timerstore import dedup as dedup
     from timerstore import metrics as metrics
     from timerstore import otel as otel
+    from timerstore import outbox as outbox
     from timerstore import recurring as recurring
     from timerstore import rocketmq as rocketmq
     from timerstore import spark as spark
@@ -172,8 +175,8 @@ _HOMES = {
 """Where each public name lives, loaded when it is first asked for: `timerstore --help`, completion
 of the shell, code that only looks at errors: none of these waits for Numba."""
 _MODULES = (
-    *("aio", "dedup", "metrics", "otel", "recurring", "rocketmq", "spark", "testing"),
-    "validation",
+    *("aio", "dedup", "metrics", "otel", "outbox", "recurring", "rocketmq", "spark"),
+    *("testing", "validation"),
 )
 """Loaded like that too, so that nobody has to import them by name."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -38,9 +38,7 @@ class Done:
             raise InvalidArgumentError(
                 f"handler has {len(handler)} characters. Use {HANDLER_BYTES_MAX} at most."
             )
-        if not isinstance(table, str) or not table.isidentifier() or not table.isascii():
-            raise InvalidArgumentError(f"table is {table!r}. Use letters, digits and _.")
-        self._handler, self._table = handler, table
+        self._handler, self._table = handler, check_table(table)
 
     def create(self, db: Any) -> None:
         """Make the table if there is none."""
@@ -51,7 +49,7 @@ class Done:
                 "primary key (handler, id))"
             )
         else:
-            connection = db.connection() if hasattr(db, "connection") and _is_session(db) else db
+            connection = db.connection() if hasattr(db, "connection") and is_session(db) else db
             self._described().create(connection, checkfirst=True)
 
     def first_time(self, db: Any, message: Delivery | str) -> bool:
@@ -74,13 +72,7 @@ class Done:
         row = {"handler": self._handler, "id": id, "done_ms": time.time_ns() // 1_000_000}
         if not isinstance(db, sqlite3.Connection):
             return bool(db.execute(self._insert(db).values(**row)).rowcount == 1)
-        if not db.in_transaction and (
-            db.isolation_level is None or getattr(db, "autocommit", None) is True
-        ):
-            raise InvalidArgumentError(
-                "This connection commits each statement by itself, so the note could be kept "
-                'while the work is lost. Execute "begin" first, or use another isolation_level.'
-            )
+        refuse_autocommit(db)
         insert = f"insert or ignore into {self._table} values (:handler, :id, :done_ms)"
         return db.execute(insert, row).rowcount == 1
 
@@ -116,7 +108,7 @@ class Done:
 
     def _insert(self, db: Any) -> Any:
         """Return an insert that leaves an existing row as it is, without an error."""
-        bind = db.get_bind() if _is_session(db) else db
+        bind = db.get_bind() if is_session(db) else db
         name = bind.dialect.name
         if name == "sqlite":
             from sqlalchemy.dialects.sqlite import insert as insert_sqlite
@@ -133,6 +125,28 @@ class Done:
         )
 
 
-def _is_session(db: Any) -> bool:
+def check_table(table: Any) -> str:
+    """Return the name of a table, or refuse it."""
+    if not isinstance(table, str) or not table.isidentifier() or not table.isascii():
+        raise InvalidArgumentError(f"table is {table!r}. Use letters, digits and _.")
+    return table
+
+
+def refuse_autocommit(db: Any) -> None:
+    """Refuse a driver's connection that commits each statement, and is in no transaction."""
+    if isinstance(db, sqlite3.Connection):
+        is_idle = not db.in_transaction
+        commits = db.isolation_level is None or getattr(db, "autocommit", None) is True
+    else:  # of psycopg
+        is_idle = getattr(getattr(db, "info", None), "transaction_status", None) == 0
+        commits = getattr(db, "autocommit", None) is True
+    if commits and is_idle:
+        raise InvalidArgumentError(
+            "This connection commits each statement by itself, so one part could be kept while "
+            'the other is lost. Execute "begin" first, or switch autocommit off.'
+        )
+
+
+def is_session(db: Any) -> bool:
     """Tell a Session of SQLAlchemy from a Connection."""
     return hasattr(db, "get_bind")

@@ -1,4 +1,4 @@
-"""Commands for what has fired: how far groups are, dead letters; consume, drop, serve."""
+"""Commands for what has fired, how far groups are, dead letters; consume, drop, serve, relay."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from timerstore.cli.app import (
     StorePath,
     answering,
     app,
+    settings,
     topics_of,
 )
 from timerstore.cli.changes import DryRun
 from timerstore.cli.open_store import (
     changing,
+    check_is_there,
     check_known,
     looking,
     never_seen,
@@ -497,6 +499,38 @@ def serve(
             while not came.wait(_LOOK_S) and store.core.engine.failure.error is None:
                 _tell_systemd(f"STATUS={server.client_count} clients")
             _tell_systemd("STOPPING=1")
+
+
+@app.command(rich_help_panel=OPERATE)
+def relay(
+    path: StorePath,
+    database: Annotated[
+        str, typer.Argument(metavar="DATABASE", help="postgresql://…, or a file of SQLite.")
+    ],
+    table: Annotated[str, typer.Option(help="The outbox.")] = "timerstore_outbox",
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Put the rows of an outbox into the store, each once, until SIGTERM or Ctrl-C.
+
+    Programs with share=True, and other relays, may use the store at the same time. Write how many
+    rows were put, and how many the store refused; why stands in their column `error`.
+
+    Example: timerstore relay timers/ postgresql:///shop
+    """
+    from timerstore.outbox.relay import LOOK_S, Relay
+    from timerstore.share import opening
+
+    with answering(as_json=as_json) as out, told_to_end() as came:
+        check_is_there(path)
+        with (
+            opening.open(path, create=False, share=True, config=settings(config)) as store,
+            Relay(store, database, table=table) as relay,
+        ):
+            while not came.wait(LOOK_S):
+                relay.check()
+        told = {"path": str(path), "put": relay.put_count, "refused": relay.refused_count}
+        out.tell(told, f"{relay.put_count} rows were put, {relay.refused_count} refused")
 
 
 def _show_metrics(store: TimerStore, where: str) -> None:

@@ -1,0 +1,582 @@
+"""A timer is put if, and only if, the transaction that put it commits; and once."""
+
+import itertools
+import json
+import random
+import sqlite3
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.cli.shell import finish, process
+from tests.outbox.apps import App, transactions
+from tests.rigs.together import together
+from tests.rigs.waiting import wait_until
+from tests.small_store import SMALL, small
+from tests.tiers import SEED, how_many
+from timerstore import InvalidArgumentError, StoreClosedError, TimerStore
+from timerstore.outbox import Outbox, Relay
+from timerstore.outbox import relay as relay_module
+from timerstore.outbox.table import CONTENT_BYTES_MAX
+
+MOMENT_MS = 1_700_000_000_000
+
+
+def taken(store: Any, topic: str = "t", timeout: float = 0.5) -> list[Any]:
+    """All that comes of a topic."""
+    found = []
+    for d in store.consume(topic, timeout=timeout):
+        found.append(d)
+        d.ack()
+    return found
+
+
+def moved(app: App, store: Any) -> int:
+    """Put what is committed, by a relay that ends then."""
+    with_all = 0
+    relay = Relay(store, app.url)
+    try:
+        while app.rows("count(*)", "error is null") != [(0,)]:
+            with_all += relay.step()
+    finally:
+        relay.close()
+    return with_all
+
+
+def ended(relay: Relay) -> type[Exception] | None:
+    """What ended a relay's thread."""
+    try:
+        relay.check()
+    except timerstore.TimerStoreError as e:
+        return type(e)
+    return None
+
+
+class KilledError(Exception):
+    """The process ends here."""
+
+
+# --- putting
+
+
+@pytest.mark.parametrize("how", ["driver", "connection", "session"])
+def test_it_is_put_if_the_transaction_commits(app: App, tmp_path: Path, how: str) -> None:
+    if how != "driver":
+        pytest.importorskip("sqlalchemy")
+    at = datetime(2090, 1, 2, tzinfo=UTC)
+    with transactions(app, how) as transaction:
+        with transaction() as db:
+            given = {"topic": "t", "key": "k", "tag": "g", "properties": {"a": "ä", "b": "2"}}
+            app.outbox.put(db, b"\0one", at=at, **given)
+            app.outbox.put(db, b"two", topic="t", delay=0)
+        with suppress(KilledError), transaction() as db:
+            app.outbox.put(db, b"rolled back", topic="t")
+            raise KilledError
+    assert app.count == 2
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        assert moved(app, store) == 2
+        (timer,) = store.pending(topic="t", start=datetime.now(UTC))
+        assert (timer.body, timer.due_ms) == (b"\0one", int(at.timestamp() * 1000))
+        assert (timer.key, timer.tag) == ("k", "g")
+        assert timer.properties == {"a": "ä", "b": "2"}
+        assert [d.body for d in taken(store)] == [b"two"]
+    assert app.count == 0
+
+
+def test_a_delay_counts_from_the_put(app: App, tmp_path: Path) -> None:
+    before = datetime.now(UTC)
+    app.put([b"x"], delay=timedelta(hours=1))
+    app.put([b"y"], delay_ms=3_600_000)
+    ((first,), (second,)) = app.rows("due_ms")
+    assert 0 <= first - 3_600_000 - int(before.timestamp() * 1000) < 600_000
+    assert first <= second
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"body": "text"}, "body"),
+        ({"body": b""}, "empty"),
+        ({"body": bytes(CONTENT_BYTES_MAX + 1)}, "Pass .* at most"),
+        ({"topic": "no spaces"}, "topic"),
+        ({"topic": None}, "topic"),
+        ({"key": ""}, "key"),
+        ({"tag": 7}, "tag"),
+        ({"properties": {"DELAY": "1"}}, "belongs to the system"),
+        ({"properties": {"a": 1}}, "Pass a str"),
+        ({"delay": 1, "at_ms": 1}, "exclude"),
+        ({"at": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001
+        ({"at_ms": 1 << 60}, "9999"),
+    ],
+)
+def test_what_is_wrong_is_refused_where_it_is_put(given: Any, text: str) -> None:
+    db = sqlite3.connect(":memory:")
+    outbox = Outbox()
+    outbox.create(db)
+    with pytest.raises(InvalidArgumentError, match=text):
+        outbox.put(db, **{"body": b"x", **given})
+    assert not db.execute("select * from timerstore_outbox").fetchall()
+    db.close()
+
+
+@pytest.mark.parametrize("table", ["a b", "x; drop table y", "", None, "ä", "x" * 51])
+def test_what_is_no_table(table: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        Outbox(table=table)
+
+
+def test_a_connection_that_commits_by_itself_is_refused(app: App) -> None:
+    with app.db() as db:
+        if app.server is None:
+            db.isolation_level = None
+        else:
+            db.autocommit = True
+        with pytest.raises(InvalidArgumentError, match="commits each statement"):
+            app.outbox.put(db, b"x")
+        db.execute("begin")
+        app.outbox.put(db, b"x")
+        db.execute("commit")
+    assert app.count == 1
+
+
+def test_what_is_no_connection() -> None:
+    class Awaited:
+        async def execute(self) -> None: ...
+
+    for db, text in ((None, "Pass a connection"), (Awaited(), "run_sync"), (7, "Pass a conn")):
+        with pytest.raises(InvalidArgumentError, match=text):
+            Outbox().put(db, b"x")
+
+
+def test_other_databases_are_refused() -> None:
+    pytest.importorskip("sqlalchemy")
+    from sqlalchemy.dialects import mysql
+
+    class Connection:
+        dialect = mysql.dialect()
+
+    with pytest.raises(InvalidArgumentError, match="on SQLite or PostgreSQL"):
+        Outbox().put(Connection(), b"x")
+
+
+# --- each row once
+
+
+@pytest.mark.slow
+@pytest.mark.promise
+def test_each_row_is_put_once_over_ends_at_any_place(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay ends before or after each of its calls; what was put is consumed meanwhile."""
+    rnd, path, seen = random.Random(SEED), tmp_path / "s", Counter[bytes]()
+    count, lives = 0, how_many("OUTBOX_LIVES", 40, 400)
+    rate = 0.0
+
+    def fragile(call: Any) -> Any:
+        def made(*given: Any, **more: Any) -> Any:
+            if rnd.random() < rate:
+                raise KilledError
+            result = call(*given, **more)
+            if rnd.random() < rate:
+                raise KilledError
+            return result
+
+        return made
+
+    for name in ("_hand_on", "_finish", "_execute", "_begin"):
+        monkeypatch.setattr(Relay, name, fragile(getattr(Relay, name)))
+    monkeypatch.setattr(
+        timerstore.Delivery, "ack_and_put_many", fragile(timerstore.Delivery.ack_and_put_many)
+    )
+    monkeypatch.setattr(relay_module, "LOOK_S", 0.05)
+    for life in range(lives):
+        store, rate = TimerStore(path, config=SMALL), 0.0 if life == lives - 1 else 0.1
+        relay = Relay(store, app.url)
+        try:
+            for _ in range(3):
+                new = rnd.randrange(4)
+                app.put([b"%d" % (count + i) for i in range(new)])
+                count += new
+                relay.step()
+            while not rate and app.count:
+                relay.step()
+        except KilledError:
+            pass
+        rate = 0.0
+        for d in store.consume("t", timeout=0.02):
+            seen[d.body] += 1
+            d.ack()
+        if rnd.random() < 0.5:
+            relay.close()
+            store.close()
+        else:
+            store.flush()  # the judge's acknowledgements, which a kill would forget
+            store.abandon()
+            relay._turn = None
+            relay.close()
+    with TimerStore(path, config=SMALL) as store:
+        seen.update(d.body for d in taken(store))
+    assert app.count == 0
+    assert seen == Counter(b"%d" % i for i in range(count))
+
+
+def test_a_row_that_commits_late_is_not_missed(postgres: Any, tmp_path: Path) -> None:
+    """A long transaction has a smaller number than those that committed before it."""
+    app = App(tmp_path, postgres)
+    with TimerStore(tmp_path / "s", config=SMALL) as store, app.db() as slow:
+        app.outbox.put(slow, b"slow", topic="t")
+        app.put([b"quick"])
+        assert moved(app, store) == 1
+        slow.commit()
+        assert moved(app, store) == 1
+        assert [d.body for d in taken(store)] == [b"quick", b"slow"]
+
+
+def test_rows_of_a_key_keep_their_order(app: App, tmp_path: Path) -> None:
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        for start in range(0, 60, 20):
+            for i in range(start, start + 20):
+                app.put([b"%d" % i], at_ms=MOMENT_MS, key=f"k{i % 3}")
+            moved(app, store)
+        found = [(d.key, int(d.body)) for d in taken(store)]
+    for key in ("k0", "k1", "k2"):
+        mine = [number for each, number in found if each == key]
+        assert mine == sorted(mine) and len(mine) == 20
+
+
+def test_numbers_that_come_again_are_other_rows(app: App, tmp_path: Path) -> None:
+    """The table was emptied while the turn named rows: those with their numbers are new."""
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        app.put([b"a", b"b"])
+        moved(app, store)
+        number = 1
+        app.insert(id=number, body=b"new")
+        assert moved(app, store) == 1
+        assert Counter(d.body for d in taken(store)) == Counter([b"a", b"b", b"new"])
+
+
+def test_rows_of_many_bytes_go_in_parts(app: App, tmp_path: Path) -> None:
+    largest = bytes(CONTENT_BYTES_MAX)
+    app.put([b"first", largest, b"x" * 1_000_000, b"y" * 2_000_000, largest, b"last"])
+    with TimerStore(tmp_path / "s", config=small(log_bytes=1 << 23)) as store:
+        assert moved(app, store) == 6
+        sizes = [len(d.body) for d in taken(store)]
+    assert sizes == [5, len(largest), 1_000_000, 2_000_000, len(largest), 4]
+
+
+# --- what is refused, what is full, what is gone
+
+
+def test_a_row_that_is_refused_is_told_and_blocks_nothing(
+    app: App, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.put([b"first"])
+    app.insert(topic="no spaces")
+    app.insert(properties="no json")
+    app.insert(properties="[1]")
+    app.insert(body=bytes(200_000))  # more than this store's segments
+    app.insert(due_ms=1 << 60)
+    app.insert(tag="")
+    app.put([b"last"])
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        relay = Relay(store, app.url)
+        while relay.step():
+            pass
+        relay.close()
+        assert (relay.put_count, relay.refused_count) == (2, 6)
+        assert [d.body for d in taken(store)] == [b"first", b"last"]
+        refused = dict(app.rows("id, error"))
+        assert all(refused.values()) and len(refused) == 6
+        assert caplog.text.count("was refused") == 6
+        app.execute("update timerstore_outbox set error = null, topic = 't' where id = 2")
+        assert moved(app, store) == 1
+    assert app.count == 5
+
+
+def test_a_store_that_is_full_takes_the_rows_later(app: App, tmp_path: Path) -> None:
+    config = small(log_bytes=1 << 16, max_bytes=1 << 21, retention_ms=0)
+    with TimerStore(tmp_path / "s", config=config) as store:
+        app.put([bytes(20_000)] * 150)
+        with Relay(store, app.url) as relay:
+            wait_until(lambda: relay.problem is not None)
+            assert 0 < app.count < 150
+            count = 0
+            while count < 150:
+                count += len(taken(store, timeout=0.2))
+        assert (count, app.count, relay.put_count) == (150, 0, 150)
+
+
+def test_a_store_that_is_paused_takes_the_rows_later(app: App, tmp_path: Path) -> None:
+    with TimerStore(tmp_path / "s", config=SMALL) as store, Relay(store, app.url) as relay:
+        app.put([b"a"])
+        wait_until(lambda: app.count == 0)
+        store.pause("putting")
+        app.put([b"b"])
+        wait_until(lambda: relay.problem is not None)
+        store.resume("putting")
+        wait_until(lambda: app.count == 0)
+        assert [d.body for d in taken(store)] == [b"a", b"b"]
+
+
+def test_a_store_that_is_closed_ends_the_relay(app: App, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    store = TimerStore(path, config=SMALL)
+    with Relay(store, app.url) as relay:
+        app.put([b"a"])
+        wait_until(lambda: app.count == 0)
+        store.close()
+        app.put([b"b"])
+        wait_until(lambda: ended(relay) == StoreClosedError)
+    with TimerStore(path, config=SMALL) as store:
+        assert moved(app, store) == 1
+        assert [d.body for d in taken(store)] == [b"a", b"b"]
+
+
+def test_a_server_that_goes_away_and_comes_back(postgres: Any, tmp_path: Path) -> None:
+    app = App(tmp_path, postgres)
+    with TimerStore(tmp_path / "s", config=SMALL) as store, Relay(store, app.url) as relay:
+        for i in range(3):
+            app.put([b"%d" % (2 * i)])
+            wait_until(lambda: app.count == 0)
+            if i == 0:
+                postgres.crash()
+                wait_until(lambda: relay.problem is not None)
+                postgres.start()
+            else:
+                with app.db() as db:
+                    assert postgres.end_connections(db)
+            app.put([b"%d" % (2 * i + 1)])
+            wait_until(lambda: app.count == 0)
+        found = [d.body for d in taken(store)]
+    assert found == [b"%d" % i for i in range(6)]
+
+
+def test_a_file_that_is_locked_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timerstore.outbox.database._BUSY_S", 0.05)
+    app = App(tmp_path, None)
+    with TimerStore(tmp_path / "s", config=SMALL) as store, Relay(store, app.url) as relay:
+        app.put([b"a"])
+        wait_until(lambda: app.count == 0)
+        with app.db() as db:
+            db.execute("begin immediate")
+            app.outbox.put(db, b"b", topic="t")
+            db.commit()
+            db.execute("begin immediate")
+            wait_until(lambda: relay.problem is not None)  # it may not delete the row
+            db.rollback()
+        wait_until(lambda: app.count == 0)
+        assert [d.body for d in taken(store)] == [b"a", b"b"]
+
+
+def test_a_table_that_is_not_there_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "new.db"
+    with sqlite3.connect(file) as db:
+        db.execute("create table other (id int)")
+    with TimerStore(tmp_path / "s", config=SMALL) as store, Relay(store, file) as relay:
+        wait_until(lambda: relay.problem is not None)
+        assert "no such table" in str(relay.problem)
+        with db:
+            Outbox().create(db)
+            Outbox().put(db, b"x", topic="t")
+        wait_until(lambda: relay.put_count == 1)
+    db.close()
+    assert caplog.text.count("tried again") == 1
+
+
+# --- many relays, other stores
+
+
+def test_many_relays_put_each_row_once(app: App, tmp_path: Path) -> None:
+    path, count = tmp_path / "s", 300
+    with timerstore.open(path, config=SMALL, share=True) as store:
+        stores = [timerstore.open(path, config=SMALL, share=True) for _ in range(2)]
+        relays = [Relay(each, app.url) for each in (store, store, *stores)]
+        together(lambda i: relays[i].__enter__(), range(len(relays)))
+
+        def fill(which: int) -> None:
+            for i in range(which, count, 3):
+                app.put([b"%d" % i])
+
+        together(fill, range(3))
+        for each in relays[:-1]:  # the last one goes on, whoever has the turn
+            each.close()
+        app.put([b"last"])
+        wait_until(lambda: app.count == 0)
+        relays[-1].close()
+        found = Counter(d.body for d in taken(store))
+        for each in stores:
+            each.close()
+    assert found == Counter([b"last", *(b"%d" % i for i in range(count))])
+    assert sum(each.put_count for each in relays) == count + 1
+
+
+def test_two_first_turns(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two relays that find none at the same time put one each; one of these is dropped."""
+    monkeypatch.setattr(relay_module, "LOOK_S", 0.05)
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        relays = [Relay(store, app.url) for _ in range(2)]
+        monkeypatch.setattr(Relay, "_is_begun", lambda self: False)
+        for each in relays:
+            each._connect()
+        for each in relays:
+            each._begin()
+            time.sleep(0.05)  # it fires
+        monkeypatch.undo()
+        app.put([b"%d" % i for i in range(10)])
+
+        def left() -> int:
+            for each in relays:
+                each.step()
+            groups = [g for g in store.stats().groups if g.topic.startswith("timerstore-outbox-")]
+            return app.count + sum(each.lag_count for each in groups)
+
+        wait_until(lambda: left() <= 1)  # the turn that a relay has
+        for each in relays:
+            each.close()
+        assert len(taken(store)) == 10
+
+
+def test_a_table_of_another_store(app: App, tmp_path: Path) -> None:
+    with TimerStore(tmp_path / "one", config=SMALL) as store:
+        app.put([b"a"])
+        moved(app, store)
+    app.put([b"b"])
+    with TimerStore(tmp_path / "two", config=SMALL) as store:
+        with pytest.raises(InvalidArgumentError, match="into another store") as told:
+            moved(app, store)
+        assert app.count == 1 and store.count() == 0
+        with Relay(store, app.url) as relay:
+            wait_until(lambda: ended(relay) == InvalidArgumentError)
+        app.execute(str(told.value).rpartition("execute: ")[2])
+        assert moved(app, store) == 1
+
+
+def test_two_databases_of_one_store(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    apps = [App(tmp_path / name, None) for name in ("a", "b")]
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        for i, app in itertools.product(range(3), apps):
+            app.put([b"%d" % i])
+            moved(app, store)
+        assert Counter(d.body for d in taken(store)) == Counter([b"0", b"1", b"2"] * 2)
+
+
+def test_an_idle_turn_keeps_no_log(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small(retention_ms=0)
+    with TimerStore(tmp_path / "s", config=config) as store:
+        relay = Relay(store, app.url)
+        while not relay._turn:
+            relay.step()
+        monkeypatch.setattr(relay_module, "TURN_S", 0.0)
+        began = store.stats().commitlog_start
+        for _ in range(20):
+            store.put_many([bytes(1_000)] * 20, topic="t")
+            taken(store, timeout=0.05)
+            relay.step()
+            store.flush()
+        wait_until(lambda: store.stats().commitlog_start > began)
+        relay.close()
+
+
+def test_messages_that_are_no_turn_are_passed_by(
+    app: App, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        app.put([b"a"])
+        moved(app, store)
+        (topic,) = [each.topic for each in store.stats().topics if "-outbox-" in each.topic]
+        for body in (
+            b"x",
+            b"7",
+            b"{}",
+            json.dumps({"store": "s", "rows": [1]}).encode(),
+            json.dumps({"store": "another", "rows": [[1, 2]]}).encode(),
+            b"\xff",
+        ):
+            store.put(body, topic=topic)
+        app.put([b"b"])
+        moved(app, store)
+        assert [d.body for d in taken(store)] == [b"a", b"b"]
+    assert caplog.text.count("is no turn") >= 1
+
+
+# --- addresses
+
+
+def test_what_is_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        for wrong in ("mysql://x", tmp_path / "none.db", tmp_path, 7, "", None):
+            with pytest.raises(InvalidArgumentError):
+                Relay(store, wrong)  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, "psycopg", None)
+        with pytest.raises(InvalidArgumentError, match=r"timerstore\[outbox\]"):
+            Relay(store, "postgres://x")
+
+
+def test_addresses_of_sqlalchemy(app: App, tmp_path: Path) -> None:
+    app.put([b"x"])
+    url = app.url.replace("postgresql:", "postgresql+psycopg:")
+    app.url = url if app.server else f"sqlite:///{app.url}"
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        relay = Relay(store, app.url)
+        while not relay.step():
+            pass
+        relay.close()
+
+
+def test_a_commit_is_noticed_without_waiting(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        relay = Relay(store, app.url)
+        app.put([b"first"])
+        assert relay.step() == 1
+        monkeypatch.setattr(relay_module, "LOOK_S", 100.0)  # nobody looks so often
+        thread = threading.Thread(target=relay._run)
+        thread.start()
+        for i in range(3):
+            app.put([b"%d" % i])
+            wait_until(lambda: app.count == 0)
+        relay._stop.set()
+        app.put([b"to end a wait"])
+        thread.join(60)
+        assert not thread.is_alive()
+        relay.close()
+
+
+# --- at the shell
+
+
+def test_the_command(app: App, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    timerstore.open(path, config=SMALL).close()
+    with process("relay", path, app.url, "--json") as relay:
+        try:
+            app.put([b"a"])
+            app.insert(topic="no spaces")
+            wait_until(lambda: app.rows("count(*)", "error is null") == [(0,)])
+            with timerstore.open(path, share=True) as store:  # beside it
+                assert [d.body for d in taken(store)] == [b"a"]
+            relay.terminate()
+            told = json.loads(finish(relay)[1])
+        finally:
+            relay.kill()
+    assert told == {"path": str(path), "put": 1, "refused": 1}
+
+
+def test_the_command_refuses(tmp_path: Path) -> None:
+    assert finish(process("relay", tmp_path / "none", "shop.db"))[0] == 3
+    timerstore.open(tmp_path / "s", config=SMALL).close()
+    status, _, error = finish(process("relay", tmp_path / "s", tmp_path / "none.db"))
+    assert status == 2 and "file of SQLite that is there" in error
