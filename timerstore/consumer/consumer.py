@@ -24,13 +24,7 @@ from timerstore.calls.pending.is_pending import first_due_ms
 from timerstore.consumer.consumersettings import ConsumerSettings, Hook, Ordered
 from timerstore.consumer.handling import Handling, Threads
 from timerstore.consumer.storesource import StoreSource
-from timerstore.consumer.subscription import (
-    Handler,
-    Source,
-    Subscription,
-    check_handler,
-    parse_tags,
-)
+from timerstore.consumer.subscription import ALL_TAGS, Handler, Source, Subscription, check_handler
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.services.engine.holds import while_held
@@ -73,7 +67,7 @@ class Workings:
             raise InvalidArgumentError(
                 f"{topic!r} has a handler already. Subscribe one handler that calls both."
             )
-        if self.settings.turns is not None and parse_tags(tags) is not None:
+        if self.settings.turns is not None and tags != ALL_TAGS:
             raise InvalidArgumentError(
                 f"tags is {tags!r}, and the consumer has a rate: messages of other tags would take "
                 "turns too. Leave tags out, or put what has a rate into a topic of its own."

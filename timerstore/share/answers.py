@@ -415,8 +415,12 @@ class Answers:
     def _pull_now(
         self, topics: list[Any], group: Any, max_count: Any, rate: Rate | None
     ) -> Run | None:
+        consuming = self._store.consuming
         for topic in topics:
-            batch = self._store.consuming.pull_in_turn(rate, topic, group, max_count, 0)
+            if rate is None:
+                batch = consuming.pull(topic, group, max_count, 0)
+            else:
+                batch = consuming.pull_in_turn(rate, topic, group, max_count)
             if len(batch):
                 return batch
         return None
@@ -425,10 +429,9 @@ class Answers:
         self, topics: list[Any], group: Any, max_count: Any, until_s: float, rate: Rate | None
     ) -> Run | None:
         """Pull once one of the topics has something, until a time."""
-        if len(topics) == 1:
+        if len(topics) == 1 and rate is None:
             wait_s = max(0.0, until_s - time.monotonic())
-            pull = self._store.consuming.pull_in_turn
-            return pull(rate, topics[0], group, max_count, wait_s) or None
+            return self._store.consuming.pull(topics[0], group, max_count, wait_s) or None
         waiting = self._store.consuming.waiting(topics, group)
         with waiting, self._core.waiters.waiter() as waiter:
             while True:

@@ -133,8 +133,8 @@ class _Groups:
         self._committed = core.offsets.snapshot()
         self._cursors: dict[tuple[str, int], tuple[QueueCursor, RLock]] = {}  # by group, row
         self.pairs = set(self._committed)
-        self._readers = {(each.topic, each.name): each for each in consuming.known_groups()}
-        for group in self._readers.values():
+        self._turns = {(each.topic, each.name): each.turns for each in consuming.known_groups()}
+        for group in consuming.known_groups():
             self.pairs.add((group.topic, group.name))
             for row, cursor in list(group.cursors.items()):
                 self._cursors[group.name, row] = cursor, group.lock
@@ -187,11 +187,7 @@ class _Groups:
         tally = self.tallies.get((topic, group), _NOTHING)
         counts = tally.counts
         letters = self._backlog(dead_topic(group), group).lag_count if group != NOBODY else 0
-        reader = self._readers.get((topic, group))
-        turns, waits = None if reader is None else reader.turns, 0
-        if turns is not None and reader is not None and reader.waits_for_turns:
-            waits = backlog.lag_count - backlog.in_flight_count
-            waits = turns.waiting_count if turns.rate.by else max(0, waits)
+        turns, left = self._turns.get((topic, group)), backlog.lag_count - backlog.in_flight_count
         return GroupStats(
             topic=topic,
             group=group,
@@ -207,7 +203,7 @@ class _Groups:
             response=tally.response(),
             read_ms=counts.read_ms or None,
             rate=None if turns is None else str(turns.rate),
-            turn_wait_count=waits,
+            turn_wait_count=0 if turns is None else turns.waits_of(left),
         )
 
     def _backlog(self, topic: str, group: str) -> Backlog:

@@ -319,16 +319,11 @@ def _made_anew(core: Core) -> list[Condition]:
 
 def _in_turn(core: Core, consuming: Consuming) -> list[Condition]:
     """Tell which groups have messages that wait for their turn, because a consumer has a rate."""
-    waiting = [each for each in consuming.known_groups() if each.waits_for_turns]
-    rows = read_groups(core, consuming, [(each.topic, each.name) for each in waiting])
-    return [
-        Condition(
-            "running",
-            row.oldest_fired_ms,
-            f"Group {row.group!r} is handed messages of topic {row.topic!r} at {row.rate} at most: "
-            f"{row.turn_wait_count:,} wait for their turn.",
-            _TURNS,
-        )
-        for row in rows
-        if row.turn_wait_count
-    ]
+    pairs = [(each.topic, each.name) for each in consuming.known_groups() if each.turns is not None]
+    found = list[Condition]()
+    for row in read_groups(core, consuming, pairs):
+        if row.turn_wait_count:
+            what = f"Group {row.group!r} is handed messages of topic {row.topic!r} at {row.rate} "
+            what += f"at most: {row.turn_wait_count:,} wait for their turn."
+            found.append(Condition("running", row.oldest_fired_ms, what, _TURNS))
+    return found

@@ -152,7 +152,8 @@ class Bench:
         return bucket
 
     def pull(self, count_max: int) -> int:
-        run = self.store.consuming.pull_in_turn(self.rate, "t", "g", count_max, 0)
+        self.store.core.play_now()
+        run = self.store.consuming.pull_in_turn(self.rate, "t", "g", count_max)
         assert len(run) <= count_max
         for place, delivery in enumerate(run):
             key = self.key(delivery.body[:1].decode())
@@ -166,7 +167,7 @@ class Bench:
             group = self.store.consuming.group("t", "g")
             left_ns = [self.rate.interval_ns - self.bucket(key).filled_ns for key in waiting]
             assert group.turn_ms() == pytest.approx(min(left_ns, default=float("inf")) / MS_NS)
-            assert group.waits_for_turns or not waiting
+            assert not waiting or group.turns is None or group.turns.waits_of(1)
         return len(run)
 
     def settle(self) -> None:

@@ -290,17 +290,14 @@ class Consuming:
         run = self._wait_for_run(reader, max_count, timeout)
         return reader.empty() if run is None else run
 
-    def pull_in_turn(
-        self, rate: Rate | None, topic: str, group: str, max_count: int, timeout: float
-    ) -> Run:
-        """Return a batch of what has its turn, for another process's consumer; None: of all."""
-        if rate is None:
-            return self.pull(topic, group, max_count, timeout)
-        reader, count = (
-            self.group(topic, group),
-            check_int(max_count, "max_count", 1, PULL_COUNT_MAX),
-        )
-        return self._wait_for_run(reader, count, timeout, rate) or reader.empty()
+    def pull_in_turn(self, rate: Rate, topic: str, group: str, max_count: int) -> Run:
+        """Return a batch of what has its turn now, for another process's consumer."""
+        count = check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
+        reader = self.group(topic, group)
+        run = reader.pull_long(count, None, rate)
+        if run is None and reader.turn_ms() == inf and reader.make_visible():
+            run = reader.pull_long(count, None, rate)
+        return reader.empty() if run is None else run
 
     def _iterate(self, group: Group, timeout: float | None) -> Iterator[Delivery]:
         """Yield deliveries; end after `timeout` seconds of nothing."""
@@ -323,9 +320,7 @@ class Consuming:
                 if done < len(run) and not core.closed:
                     run.give_back(range(done, len(run)))
 
-    def _wait_for_run(
-        self, group: Group, count_max: int, timeout: float | None, rate: Rate | None = None
-    ) -> Run | None:
+    def _wait_for_run(self, group: Group, count_max: int, timeout: float | None) -> Run | None:
         """Return what a group can hand out, waiting for it; None when the time is over."""
         core, deadline, clock = self.core, None, group.hand_clock
         if clock is not None:
@@ -344,12 +339,7 @@ class Consuming:
             if waiter is not None:
                 group.waiting.add(waiter)
             while True:
-                if rate is None:
-                    run = group.pull_ready(count_max, waiter)
-                else:
-                    run = False
-                    if waiter is not None:
-                        waiter.arm()
+                run = group.pull_ready(count_max, waiter)
                 if run is None:
                     synced = False
                 elif not isinstance(run, bool):
@@ -359,16 +349,15 @@ class Consuming:
                     synced = True
                     continue
                 else:
-                    run = group.pull_long(count_max, None, rate)
+                    run = group.pull_long(count_max)
                     if run is not None:
                         return run
-                    waits = rate is not None and group.turn_ms() < inf
-                    synced = not (synced or waits) and core.is_group and group.make_visible()
+                    synced = not synced and core.is_group and group.make_visible()
                     if synced:
                         continue
                 if waiter is None:
                     return None
-                wait_s = _POLL_S if rate is None else min(_POLL_S, group.turn_ms() / 1_000)
+                wait_s = _POLL_S
                 if timeout is not None:
                     now_s = time.monotonic()
                     if deadline is None:

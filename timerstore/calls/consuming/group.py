@@ -49,7 +49,7 @@ from timerstore.calls.consuming.ready import (
     READY_QUEUES_MAX,
 )
 from timerstore.calls.consuming.run import Run
-from timerstore.calls.consuming.turns import NEVER, Buckets, Rate, Turns
+from timerstore.calls.consuming.turns import NEVER, Rate, Room, Turns
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.gate import inside
 from timerstore.core.offsets import Ranges
@@ -64,7 +64,6 @@ from timerstore.timelog.files.disk import MappedFile
 from timerstore.timelog.files.epochs import Pinned, forget_in_child
 from timerstore.values.ids import Int64s
 
-Room = Callable[[QueueCursor, int, int], int]
 _D = TypeVar("_D")
 _DENSE_FACTOR: Final = 16
 """If the messages of a run lie in so many times their bytes, all of that is read in one go."""
@@ -100,7 +99,6 @@ class Group(Reader):
         self.owner: Room | None = None  # an ordered consumer's, which is the only reader
         self.turns: Turns | None = None
         """What waits for its turn, once somebody has pulled at a rate."""
-        self._epoch_us = 1_000 * self.core.clock.now_ms - round(1_000 * self.core.steady_ms())
         self._topic_bytes = self.ready.topic.tobytes()
         self._ready_cursors: list[QueueCursor] = []
         self._retry: RetryCursor | None = None
@@ -299,17 +297,7 @@ class Group(Reader):
     def turn_ms(self) -> float:
         """Return how long it is to the next turn that is waited for; infinity if none is."""
         turns = self.turns
-        next_ns = NEVER if turns is None else turns.next_ns
-        return inf if next_ns == NEVER else max(0.0, (next_ns - self._now_ns()) / 1e6)
-
-    @property
-    def waits_for_turns(self) -> bool:
-        """Whether the rate has kept anything waiting within the last second, or does so now."""
-        turns = self.turns
-        return turns is not None and self._now_ns() < turns.waits_until_ns
-
-    def _now_ns(self) -> int:
-        return 1_000 * (round(1_000 * self.core.steady_ms()) + self._epoch_us)
+        return inf if turns is None else turns.left_ms()
 
     def _hand_out_in_turn(
         self, count_max: int, room: Room | None, rate: Rate
@@ -317,15 +305,14 @@ class Group(Reader):
         """Return the next run whose turns are free, as `_hand_out`, and take these."""
         with self.lock.guard():
             self._find_queues()
-            now_ns, turns = self._now_ns(), self.turns
+            turns = self.turns
             if turns is None or turns.rate != rate:
-                buckets = Buckets(rate, self.tally.full_ns, now_ns)
-                turns = self.turns = Turns(self.core, self.topic, buckets)
+                turns = self.turns = Turns(self.core, self.topic, rate, self.tally.full_ns)
+            self._turn += 1
+            at = self._turn % max(1, len(self._order))
+            cursors = self._order[at:] + self._order[:at]
             try:
-                self._turn += 1
-                at = self._turn % max(1, len(self._order))
-                cursors = self._order[at:] + self._order[:at]
-                return turns.hand_out(cursors, self._visible_end, count_max, room, now_ns)
+                return turns.hand_out(cursors, self._visible_end, count_max, room)
             except BaseException:
                 self.turns = None  # what it had begun is not known
                 raise

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import count
+from math import inf
 from typing import Any, Final
 
 from timerstore.calls.consuming.cursors import QueueCursor
@@ -39,11 +40,9 @@ BURST_MAX: Final = 1_000_000
 _SECOND_NS: Final = 1_000_000_000
 _PERIODS_NS: Final = {"s": _SECOND_NS, "m": 60 * _SECOND_NS, "h": 3_600 * _SECOND_NS}
 _USUAL_BURST_NS: Final = _SECOND_NS // 10
-_PRUNE_EVERY_NS: Final = _SECOND_NS
 _PRUNED_MIN: Final = 1_000
 _RATE: Final = re.compile(r"([1-9][0-9]{0,6})/([smh])")
 _KEY_CHARACTERS_MAX: Final = 64
-_PROPERTY_BYTES_MAX: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +74,8 @@ class Rate:
         number, period_ns = int(found[1]), _PERIODS_NS[found[2]]
         if burst is None:
             burst = max(1, number * _USUAL_BURST_NS // period_ns)
-        if by is not None and not (
-            isinstance(by, str) and 0 < len(by.encode(errors="replace")) <= _PROPERTY_BYTES_MAX
-        ):
-            raise InvalidArgumentError(
-                f"rate_by is {by!r}. Pass the name of a property, a str of 1 to "
-                f"{_PROPERTY_BYTES_MAX} bytes."
-            )
+        if by is not None and not (isinstance(by, str) and by):
+            raise InvalidArgumentError(f"rate_by is {by!r}. Pass the name of a property, a str.")
         burst = check_int(burst, "burst", 1, BURST_MAX)
         return cls(rate, -(-period_ns // number), burst, by or "")
 
@@ -123,7 +117,7 @@ class Buckets:
     def has_room(self, now_ns: int) -> bool:
         """Tell whether another key may take a turn; forget those that have their whole burst."""
         full = self.full_ns
-        if len(full) >= self._prune_at and now_ns - self._pruned_ns >= _PRUNE_EVERY_NS:
+        if len(full) >= self._prune_at and now_ns - self._pruned_ns >= _SECOND_NS:
             for key in [key for key, full_ns in full.items() if full_ns <= now_ns]:
                 del full[key]
             self._pruned_ns = now_ns
@@ -131,6 +125,8 @@ class Buckets:
         return len(full) < KEYS_MAX
 
 
+EndOf = Callable[[QueueCursor], int]
+Room = Callable[[QueueCursor, int, int], int]
 Place = tuple[int, QueueCursor, int]
 """Its number in the order of looking; a cursor, and an index there."""
 
@@ -138,15 +134,16 @@ Place = tuple[int, QueueCursor, int]
 class Turns:
     """What waits for its turn, of one group and topic."""
 
-    def __init__(self, core: Core, topic: str, buckets: Buckets) -> None:
-        self.rate, self._core, self._topic = buckets.rate, core, topic
-        self._buckets = buckets
+    def __init__(self, core: Core, topic: str, rate: Rate, full_ns: dict[str, int]) -> None:
+        """`full_ns`: see `Buckets`; in epoch ns, by a clock that is set only here."""
+        self.rate, self._core, self._topic = rate, core, topic
+        self._epoch_us = 1_000 * core.clock.now_ms - round(1_000 * core.steady_ms())
+        self._now_ns = self._clock_ns()
+        self._buckets = Buckets(rate, full_ns, self._now_ns)
         self.next_ns = NEVER
         """When the next turn is free that something waits for, as the last pull saw it."""
-        self.waits_until_ns = 0
-        """Until then it is said that something waits, though turns come and go meanwhile."""
-        self.waiting_count = 0
-        """How many messages were looked at, and not handed out."""
+        self._waits_until_ns = 0  # so long it is said that something waits: turns come and go
+        self._waiting_count = 0  # messages that were looked at, and not handed out
         self._looked: dict[int, int] = {}  # by row, the index from which on nothing was looked at
         self._back_count = 0
         self._keys: list[str] = []  # whose turns the last run took
@@ -155,20 +152,29 @@ class Turns:
         self._later: list[tuple[int, str]] = []  # a heap: when its turn is free, the key
         self._numbers = count()
 
+    def left_ms(self) -> float:
+        """Return how long it is to the next turn that is waited for; infinity if none is."""
+        next_ns = self.next_ns
+        return inf if next_ns == NEVER else max(0.0, (next_ns - self._clock_ns()) / 1e6)
+
+    def waits_of(self, left_count: int) -> int:
+        """Return how many of a group's messages that are not handed out wait for turns."""
+        if self._clock_ns() >= self._waits_until_ns:
+            return 0
+        return self._waiting_count if self.rate.by else max(0, left_count)
+
+    def _clock_ns(self) -> int:
+        return 1_000 * (round(1_000 * self._core.steady_ms()) + self._epoch_us)
+
     def hand_out(
-        self,
-        cursors: Sequence[QueueCursor],
-        end_of: Callable[[QueueCursor], int],
-        count_max: int,
-        room: Callable[[QueueCursor, int, int], int] | None,
-        now_ns: int,
+        self, cursors: Sequence[QueueCursor], end_of: EndOf, count_max: int, room: Room | None
     ) -> tuple[QueueCursor, int, int] | None:
         """Hand out the next run whose turns are free, and take these; None: see `next_ns`.
 
         The oldest message that has a free turn goes first, with those that follow it in its queue.
         """
-        self._begin(cursors, now_ns)
-        self._look_ahead(cursors, end_of, count_max, now_ns)
+        self._begin(cursors)
+        self._look_ahead(cursors, end_of, count_max)
         found: tuple[QueueCursor, int, int] | None = None
         try:
             while self._ready:
@@ -184,22 +190,21 @@ class Turns:
                             return None
                 elif (cursor, index) != (found[0], found[2]) or len(self._keys) >= count_max:
                     break
-                took = cursor.take(index)
-                if took:
+                if cursor.take(index):
                     found = (cursor, index if found is None else found[1], index + 1)
                     self._keys.append(key)
-                    self._buckets.take(key, now_ns)
-                self._leave(now_ns)
+                    self._buckets.take(key, self._now_ns)
+                self._leave()
         except BaseException:  # a signal's, say: nobody got them
             if found is not None:
                 found[0].take_back(self._topic, *found[1:])
             raise
         if found is None and self._later:
             self.next_ns = self._later[0][0]
-        elif found is None and not self._buckets.has_room(now_ns):
-            self.next_ns = now_ns + _PRUNE_EVERY_NS
+        elif found is None and not self._buckets.has_room(self._now_ns):
+            self.next_ns = self._now_ns + _SECOND_NS
         if self.next_ns != NEVER:
-            self.waits_until_ns = self.next_ns + _SECOND_NS
+            self._waits_until_ns = self.next_ns + _SECOND_NS
         return found
 
     def give_back(self, start: int, handed: Collection[int]) -> None:
@@ -209,28 +214,22 @@ class Turns:
                 self._buckets.give_back(key)
         self._back_count = -1  # what waits for these turns has to look again
 
-    def _begin(self, cursors: Sequence[QueueCursor], now_ns: int) -> None:
+    def _begin(self, cursors: Sequence[QueueCursor]) -> None:
         """Look at all again if anything was given back: it goes first."""
-        self.next_ns = NEVER
+        self._now_ns, self.next_ns = self._clock_ns(), NEVER
         self._keys.clear()
         back_count = sum(each.back_count for each in cursors)
         if back_count != self._back_count:
-            self._back_count, self.waiting_count = back_count, 0
+            self._back_count, self._waiting_count = back_count, 0
             for known in (self._waiting, self._ready, self._later, self._looked):
                 known.clear()
-        while self._later and self._later[0][0] <= now_ns:
-            self._line_up(heapq.heappop(self._later)[1], now_ns)
+        while self._later and self._later[0][0] <= self._now_ns:
+            self._line_up(heapq.heappop(self._later)[1])
 
-    def _look_ahead(
-        self,
-        cursors: Sequence[QueueCursor],
-        end_of: Callable[[QueueCursor], int],
-        count_max: int,
-        now_ns: int,
-    ) -> None:
+    def _look_ahead(self, cursors: Sequence[QueueCursor], end_of: EndOf, count_max: int) -> None:
         """Have more messages wait, until there are enough or no more."""
         found_any = True
-        while found_any and self._wants(count_max, now_ns):
+        while found_any and self._wants(count_max):
             found_any = False
             for cursor in cursors:
                 start = self._looked.get(cursor.row, 0)
@@ -239,12 +238,13 @@ class Turns:
                 found_any |= stop > start
                 keys = self._keys_of(cursor, places)
                 for index in places:
-                    self._enter(keys.get(index, ""), cursor, index, now_ns)
+                    self._enter(keys.get(index, ""), cursor, index)
 
-    def _wants(self, count_max: int, now_ns: int) -> bool:
-        if self.waiting_count >= AHEAD_COUNT_MAX or not self._buckets.has_room(now_ns):
+    def _wants(self, count_max: int) -> bool:
+        waiting_count = self._waiting_count
+        if waiting_count >= AHEAD_COUNT_MAX or not self._buckets.has_room(self._now_ns):
             return False
-        return self.waiting_count < count_max or (not self._ready and bool(self.rate.by))
+        return waiting_count < count_max or (not self._ready and bool(self.rate.by))
 
     def _keys_of(self, cursor: QueueCursor, places: list[int]) -> dict[int, str]:
         """Return the keys of entries that can be read; who reads the others says what is wrong."""
@@ -255,30 +255,27 @@ class Turns:
                     keys[index] = key_in(message.properties, by)
         return keys
 
-    def _enter(self, key: str, cursor: QueueCursor, index: int, now_ns: int) -> None:
+    def _enter(self, key: str, cursor: QueueCursor, index: int) -> None:
         """Have a message wait, the last of its key."""
-        place = next(self._numbers), cursor, index
-        self.waiting_count += 1
-        if key in self._waiting:
-            self._waiting[key].append(place)
-        else:
-            self._waiting[key] = deque([place])
-            self._line_up(key, now_ns)
+        self._waiting_count += 1
+        waiting = self._waiting.setdefault(key, deque())
+        waiting.append((next(self._numbers), cursor, index))
+        if len(waiting) == 1:
+            self._line_up(key)
 
-    def _leave(self, now_ns: int) -> None:
+    def _leave(self) -> None:
         """Let the first that is ready go: it was handed out, now or by somebody else before."""
         key = heapq.heappop(self._ready)[1]
-        waiting = self._waiting[key]
-        waiting.popleft()
-        self.waiting_count -= 1
-        if waiting:
-            self._line_up(key, now_ns)
+        self._waiting[key].popleft()
+        self._waiting_count -= 1
+        if self._waiting[key]:
+            self._line_up(key)
         else:
             del self._waiting[key]
 
-    def _line_up(self, key: str, now_ns: int) -> None:
-        free_ns = self._buckets.free_ns(key, now_ns)
-        if free_ns <= now_ns:
+    def _line_up(self, key: str) -> None:
+        free_ns = self._buckets.free_ns(key, self._now_ns)
+        if free_ns <= self._now_ns:
             heapq.heappush(self._ready, (self._waiting[key][0][0], key))
         else:
             heapq.heappush(self._later, (free_ns, key))
