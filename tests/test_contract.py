@@ -180,6 +180,24 @@ def test_a_herd_is_spread(client: AnyStore) -> None:
     assert AT <= min(due) and max(due) <= AT + HOUR
 
 
+def test_what_expires_is_not_handed_out(store: TimerStore, client: AnyStore) -> None:
+    past = datetime.now(UTC) - HOUR
+    late = [client.put(b"a", topic="t", at=past, expires=past + timedelta(minutes=1))]
+    late += client.put_many([b"b"] * 2, topic="t", at=past, expires=past, tag="g")
+    table = pa.table({"due": [past], "body": ["c"]})
+    late += client.put_table(table, topic="t", expires=past)
+    client.put_json({}, topic="t", expires=3_600.5)
+    far = client.put(b"d", topic="t", at=AT, expires_ms=5 * 10**12, delay_ms=None)
+    (d,) = client.pull("t", timeout=10)
+    assert d.json() == {} and d.expires_ms is not None and d.expires_ms > d.due_ms + 3_600_000
+    id = d.ack_and_put(b"e", topic="u", delay=1, expires=HOUR)
+    assert client.get(id) == store.get(id) and client.get(far).expires_ms == 5 * 10**12  # type: ignore[union-attr]
+    assert client.get(id).expires_ms is not None  # type: ignore[union-attr]
+    assert client.find(late[0]).state == "expired"
+    (row,) = [each for each in client.stats().groups if each.topic == "t"]
+    assert row.expired_count == 4 and client.dead_letters("default") == []
+
+
 def test_a_key_is_debounced(store: TimerStore, client: AnyStore) -> None:
     how = {"topic": "t", "key": "k", "debounce": HOUR, "at_most": timedelta(hours=1, seconds=1)}
     ids = [client.put(b"%d" % i, **how, properties={"i": str(i)}) for i in range(3)]  # type: ignore[arg-type]
@@ -208,6 +226,13 @@ WRONG: list[Callable[[Any], object]] = [
     lambda s: s.put(b"x", properties={"TAGS": "x"}),
     lambda s: s.put(b"x", properties={1: "x"}),
     lambda s: s.put(b"x", key=""),
+    lambda s: s.put(b"x", delay=2, expires=1),
+    lambda s: s.put(b"x", delay_level=2, expires=1),
+    lambda s: s.put(b"x", expires="1"),
+    lambda s: s.put(b"x", expires_ms=5),
+    lambda s: s.put(b"x", expires=1, expires_ms=4 * 10**12),
+    lambda s: s.put_many([b"x"], delay=2, expires=1),
+    lambda s: s.put_many([b"x"], expires_ms="x"),
     lambda s: s.put(b"x", jitter=-1),
     lambda s: s.put(b"x", jitter=1, delay_level=1),
     lambda s: s.put_many([b"x"], jitter=-1),

@@ -24,8 +24,8 @@ from timerstore import (
 from timerstore.calls.consuming import run as run_module
 from timerstore.calls.consuming.group import Group
 from timerstore.consumer import handling
-from timerstore.consumer.handling import Threads
 from timerstore.consumer.subscription import Subscription
+from timerstore.consumer.threads import Threads
 from timerstore.services.world.background import BackgroundThread
 
 SMALL: dict[str, Any] = {

@@ -22,7 +22,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[timerstore.Timer
         yield store
 
 
-_TURNED = {"delay": "timedelta | None", "replace": "bool | Debounce"}
+_TURNED = {
+    "delay": "timedelta | None",
+    "replace": "bool | Debounce",
+    "expires": "timedelta | int | None",
+}
 
 
 def test_a_put_is_a_row_of_its_arguments() -> None:
@@ -50,7 +54,7 @@ def test_who_makes_a_call_takes_what_it_takes(store: timerstore.TimerStore, name
     names = [
         each
         for each in inspect.signature(CALLS[name]).parameters
-        if each not in ("self", *(TURNED if name != "put_many" else ("delay", "at")))
+        if each not in ("self", *(TURNED if name != "put_many" else ("delay", "at", "expires_ms")))
     ]
     result = inspect.signature(CALLS[name]).return_annotation
     asked: Any = AskedCalls.__dict__.get(name)

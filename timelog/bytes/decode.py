@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
-from timerstore.jit.intrinsics import get_word, prefetch
+from timerstore.jit.intrinsics import as_word, get_i32, get_word, prefetch
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.objects import Pieces, piece
 from timerstore.jit.record import Bytes, ReadBytes, Words
@@ -18,11 +18,20 @@ from timerstore.timelog.bytes.message import (
     GOOD,
     REASONS,
     MessageParts,
+    find_byte,
     identify,
     identify_timer,
+    name_ends,
     read_message,
 )
-from timerstore.timelog.bytes.text import get_hex_12, hex_8_word, hex_12_is, put_hex_8, put_hex_12
+from timerstore.timelog.bytes.text import (
+    get_decimal,
+    get_hex_12,
+    hex_8_word,
+    hex_12_is,
+    put_hex_8,
+    put_hex_12,
+)
 
 
 class Message(NamedTuple):
@@ -131,6 +140,49 @@ def told_ms(properties: Mapping[str, str], name: bytes) -> int | None:
     """Return the time in ms that a property says; None if it says none."""
     value = properties.get(name.decode(), "")
     return int(value) if value.isascii() and value.isdigit() and len(value) < 16 else None
+
+
+# --- Until when it is of use
+
+
+_EXPIRES = as_word(fmt.PROPERTY_EXPIRES)
+_EXPIRES_2 = as_word(fmt.PROPERTY_EXPIRES[8:])
+_EXPIRES_END = as_word((fmt.PROPERTY_EXPIRES + b"\x01")[-8:])
+NEVER: Final = 1 << 62
+EXPIRES_MS_MIN: Final = 10**11
+"""Earlier times, before March 1973, are none: nobody can have put them."""
+
+
+@inlined
+def read_expires_ms(buf: Bytes, found: MessageParts) -> int:
+    """Return after which time a framed message is not to be handed out.
+
+    NEVER if its flag or its properties say none that can be. O(1) if its flag does, else O(size).
+    """
+    if get_i32(buf, found.at + fmt.MESSAGE_FLAG_AT) & fmt.FLAG_EXPIRES == 0:
+        return NEVER
+    start = found.properties_at
+    end = start + found.properties_bytes
+    while start < end:
+        stop = find_byte(buf, start, end, fmt.VALUE_END)
+        if get_word(buf, start) == _EXPIRES and name_ends(buf, start, stop, 16, _EXPIRES_END):
+            if get_word(buf, start + 8) == _EXPIRES_2:
+                ms = get_decimal(buf, start + 17, stop - start - 17)
+                return ms if ms >= EXPIRES_MS_MIN else NEVER
+        start = stop + 1
+    return NEVER
+
+
+def told_expires_ms(properties: Mapping[str, str]) -> int | None:
+    """Return when properties say that a message expires, if that can be."""
+    told = told_ms(properties, fmt.PROPERTY_EXPIRES)
+    return told if told is not None and told >= EXPIRES_MS_MIN else None
+
+
+def expires_ms(message: Message) -> int:
+    """Return after which time a message is not to be handed out, or NEVER."""
+    told = told_expires_ms(message.properties) if message.flag & fmt.FLAG_EXPIRES else None
+    return NEVER if told is None else told
 
 
 # --- Timer ids as text, many at once: kernels that read or write their 32 hex digits.

@@ -128,9 +128,13 @@ PROPERTY_RETRY_TOPIC: Final = b"RETRY_TOPIC"
 PROPERTY_ORIGIN_ID: Final = b"ORIGIN_MESSAGE_ID"
 PROPERTY_PUT_BY: Final = b"PUT_BY"  # ours: the client that put it, see `timerstore/share/`
 PROPERTY_FIRST_FAILED: Final = b"TIMER_FIRST_FAILED_MS"
+PROPERTY_EXPIRES: Final = b"TIMER_EXPIRES_MS"  # ours: not to be handed out after that
 PROPERTY_FIRST_PUT: Final = b"TIMER_FIRST_PUT_MS"  # ours: of a debounce, see `put`
 PROPERTY_ERROR_TYPE: Final = b"TIMER_ERROR_TYPE"
 PROPERTY_ERROR_TEXT: Final = b"TIMER_ERROR_TEXT"
+
+FLAG_EXPIRES: Final = 1 << 24
+"""Of a message's flag, which goes with it everywhere: look whether it has PROPERTY_EXPIRES."""
 
 RESERVED_PROPERTIES: Final = frozenset(
     name.decode()
@@ -141,7 +145,7 @@ RESERVED_PROPERTIES: Final = frozenset(
         *(PROPERTY_ORIGIN, PROPERTY_REPLACES, PROPERTY_TAGS, PROPERTY_KEYS),
         *(PROPERTY_PUT_BY, PROPERTY_RETRY_TOPIC, PROPERTY_ORIGIN_ID),
         *(PROPERTY_FIRST_FAILED, PROPERTY_ERROR_TYPE, PROPERTY_ERROR_TEXT),
-        PROPERTY_FIRST_PUT,
+        *(PROPERTY_EXPIRES, PROPERTY_FIRST_PUT),
         *(
             b"TRACE_ON",
             b"MSG_REGION",

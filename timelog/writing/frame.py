@@ -113,6 +113,11 @@ def encode_property(name: bytes, value: bytes) -> bytes:
     return name + b"\x01" + value + b"\x02"
 
 
+def encode_expires(expires_ms: int | None) -> bytes:
+    """Return when a message expires as it stands in one, beside its flag; nothing for None."""
+    return b"" if expires_ms is None else encode_property(fmt.PROPERTY_EXPIRES, b"%d" % expires_ms)
+
+
 def encode_tag(tag: str) -> bytes:
     """Return a tag as a property."""
     return encode_property(fmt.PROPERTY_TAGS, tag.encode())
@@ -198,6 +203,7 @@ def new_template(
     level: int = 0,
     level_ms: int = 0,
     level_row: int = 0,
+    flag: int = 0,
 ) -> Template:
     """Return the template of messages for the timer topic that end up in `real_topic`.
 
@@ -216,7 +222,7 @@ def new_template(
     after = len(tail) - fmt.CRC_PROPERTY_BYTES - before - len(due)
     code = java_hash_of(real_topic.decode("utf-8", "replace"))
     return Template(
-        _padded(encode_head(topic, queue_id=max(0, level - 1))),
+        _padded(encode_head(topic, queue_id=max(0, level - 1), flag=flag)),
         _padded(tail),
         np.frombuffer(extra, np.uint8).copy(),
         key=key,

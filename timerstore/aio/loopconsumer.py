@@ -30,11 +30,12 @@ from timerstore.consumer.consumer import (
     read_consumer_stats,
     seconds_of,
 )
-from timerstore.consumer.consumersettings import ConsumerSettings, Hook, Ordered, Retry
+from timerstore.consumer.consumersettings import ConsumerSettings, ExpiredRule, Hook, Ordered, Retry
 from timerstore.consumer.handling import Handling, failed_by
 from timerstore.consumer.storesource import StoreSource
 from timerstore.consumer.subscription import LimitedSubscription, Task, check_takes_one
 from timerstore.errors import InvalidArgumentError, StoreClosedError, TimerStoreError
+from timerstore.timelog.bytes.decode import NEVER
 from timerstore.values.check_arguments import check_topic_to_consume
 from timerstore.values.kinds import Duration, check_bool, check_int, check_kind
 from timerstore.values.no_pickle import Stays
@@ -252,6 +253,16 @@ class Handlers:
         handling = self._handling
         result: Any = None
         error: BaseException | None = None
+        if task.handed.expires_ms != NEVER:
+            unexpired, steps = handling.part_expired(task)
+            if steps:
+                self._finish(steps, context)
+            if unexpired is not task:
+                call = self._calls.pop(task)
+                if unexpired is None:
+                    self._source.wake()
+                    return
+                self._calls[unexpired], task = call, unexpired
         try:
             handling.begin(task)
             result = await task.subscription.handler(handling.argument(task))
@@ -365,6 +376,7 @@ class Consumer(Stays):
         rate: str | None = None,
         burst: int | None = None,
         rate_by: str | None = None,
+        expired: ExpiredRule = "drop",
     ) -> None:
         """Prepare; `start` begins.
 

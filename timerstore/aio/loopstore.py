@@ -116,7 +116,8 @@ class LoopRun(Run, Batch):  # type: ignore[misc]
 
     def __init__(self, side: LoopSide, run: Run) -> None:
         entries = run.columns, run.start, len(run)
-        super().__init__(run.reader, run.cursor, *entries, run.pins, run.pulled_us)
+        told = run.pins, run.pulled_us, run.expires_ms
+        super().__init__(run.reader, run.cursor, *entries, *told)
         self._side = side
 
     async def send_back(self, i: int, delay: timedelta | None) -> None:

@@ -67,6 +67,9 @@ def put(
     jitter: Annotated[
         str | None, typer.Option(help="How much later it may be due, such as 5m.")
     ] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="How long from now it may be handed out, such as 2h.")
+    ] = None,
     key: Annotated[str | None, typer.Option(help="A key.")] = None,
     tag: Annotated[str | None, typer.Option(help="A tag.")] = None,
     properties: Annotated[
@@ -89,6 +92,8 @@ def put(
         times: dict[str, Any] = {"at_ms": due_ms, "delay_level": delay_level}
         if jitter is not None:
             times["jitter"] = parse_delay(jitter)
+        if expires is not None:
+            times["expires"] = parse_delay(expires)
         pairs = parse_properties(properties or [])
         if lines:
             if body not in (None, "-") or key is not None or pairs:

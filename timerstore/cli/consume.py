@@ -62,7 +62,7 @@ NOBODY = "(nobody)"
 """In place of a group's name: no group has ever read the topic."""
 _COUNTS = (
     *("lag_count", "in_flight_count", "dead_letter_count", "handled_count"),
-    *("failed_count", "retried_count", "dead_count", "turn_wait_count"),
+    *("failed_count", "retried_count", "dead_count", "expired_count", "turn_wait_count"),
 )
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
 

@@ -32,6 +32,8 @@ from timerstore.values.write_file import write_durably
 CHUNK_ROWS: Final = 10_000
 CHUNK_BYTES: Final = 16 << 20
 _READ_ROWS: Final = 4_096
+EXPIRES: Final = "TIMER_EXPIRES_MS"
+"""The property by which `export` says when a timer expires."""
 
 
 class Row(NamedTuple):
@@ -43,6 +45,7 @@ class Row(NamedTuple):
     key: str | None
     tag: str | None
     properties: dict[str, str]
+    expires_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -161,19 +164,24 @@ _VALUES: Final = {"jsonl": _json_lines, "csv": _csv, "parquet": _parquet, "arrow
 
 
 def _row(values: dict[str, Any], columns: Columns, topic: str, base_ms: int) -> Row:
+    from timerstore.timelog.bytes.decode import told_expires_ms
     from timerstore.values.check_arguments import check_due_ms, check_topic, encode_properties
 
     def value(names: tuple[str, ...]) -> Any:
         return next((values[name] for name in names if values.get(name) is not None), None)
 
-    given = value(columns.topic)
+    given, properties = value(columns.topic), _properties(value(columns.properties))
+    expires_ms = told_expires_ms(properties)
+    if expires_ms is not None:  # as `export` wrote it
+        del properties[EXPIRES]
     row = Row(
         topic=topic if given is None else given,
         body=_body(value(columns.body), value(columns.body_base64)),
         due_ms=check_due_ms(_due_ms(value(columns.due), value(columns.delay), columns, base_ms)),
         key=_text(value(columns.key), "key"),
         tag=_text(value(columns.tag), "tag"),
-        properties=_properties(value(columns.properties)),
+        properties=properties,
+        expires_ms=expires_ms,
     )
     check_topic(row.topic)
     encode_properties(row.key, row.tag, row.properties)
@@ -379,7 +387,7 @@ def puts_behind(path: Path, log_end: int, due_ms: set[int]) -> Iterator[tuple[Ro
     """
     import numpy as np
 
-    from timerstore.timelog.bytes.decode import decode_message, user_properties
+    from timerstore.timelog.bytes.decode import decode_message, told_expires_ms, user_properties
     from timerstore.timelog.reading.reader import StoreReader
     from timerstore.values.ids import parse_id
 
@@ -409,6 +417,7 @@ def puts_behind(path: Path, log_end: int, due_ms: set[int]) -> Iterator[tuple[Ro
                     key=properties.get("KEYS"),
                     tag=properties.get("TAGS"),
                     properties=user_properties(properties),
+                    expires_ms=told_expires_ms(properties),
                 ),
                 message.born_ms,
             )

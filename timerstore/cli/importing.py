@@ -278,8 +278,10 @@ def put_rows(store: AnyStore, rows: list[Row]) -> None:
                 key=row.key,
                 tag=tag,
                 properties=row.properties or None,
+                expires_ms=row.expires_ms,
             )
 
 
 def _kind(row: Row) -> tuple[str, str | None, bool, bool]:
-    return row.topic, row.tag, row.key is not None, not row.properties
+    is_plain = not row.properties and row.expires_ms is None
+    return row.topic, row.tag, row.key is not None, is_plain

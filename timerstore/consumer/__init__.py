@@ -5,7 +5,8 @@
     storesource.py      an open store as such; a subscription of an ordered consumer
     remotesource.py     what asks another process: a client, a cluster
     subscription.py     a topic's handler, pulling within limits; where messages come from
-    handling.py         a handler's call, with what becomes of its messages; the threads
+    handling.py         a handler's call, with what becomes of its messages
+    threads.py          the threads: who has nothing to do pulls
 
 A room imports `core/`, never the store.
 """

@@ -21,10 +21,11 @@ from timerstore.calls.consuming.consuming import Start
 from timerstore.calls.consuming.dead_letters import DeadLetter
 from timerstore.calls.consuming.delivery import LISTED_MAX
 from timerstore.calls.pending.is_pending import first_due_ms
-from timerstore.consumer.consumersettings import ConsumerSettings, Hook, Ordered
-from timerstore.consumer.handling import Handling, Threads
+from timerstore.consumer.consumersettings import ConsumerSettings, ExpiredRule, Hook, Ordered
+from timerstore.consumer.handling import Handling
 from timerstore.consumer.storesource import StoreSource
 from timerstore.consumer.subscription import ALL_TAGS, Handler, Source, Subscription, check_handler
+from timerstore.consumer.threads import Threads
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.services.engine.holds import while_held
@@ -287,6 +288,7 @@ class Consumer(Closes):
         rate: str | None = None,
         burst: int | None = None,
         rate_by: str | None = None,
+        expired: ExpiredRule = "drop",
     ) -> None:
         """Make a consumer; `start` begins.
 
@@ -302,7 +304,8 @@ class Consumer(Closes):
 
         `broadcast`: each instance gets every message, and failures are only logged; `instance`
         names it if a group has several. `start`: where a group begins that never read the topic:
-        "earliest", "latest", or epoch milliseconds.
+        "earliest", "latest", or epoch milliseconds. `expired`: whether messages that come after
+        their `expires` (see `put`) are dropped, or become dead letters of the type `expired`.
 
         `rate`: at most so many messages of each topic, such as "100/s", "10/m", "5/h"; with
         `rate_by` of each value of that property. `burst`: so many may come at once; None: what a

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Final, Literal, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self, get_args
 
 from timerstore.calls.consuming.consuming import Start, check_start
 from timerstore.calls.consuming.delivery import DEAD, Delivery, Wait
@@ -19,6 +19,7 @@ from timerstore.values.kinds import (
     Duration,
     as_int,
     check_bool,
+    check_choice,
     check_duration,
     check_int,
     check_kind,
@@ -208,6 +209,7 @@ PULL_COUNT_MAX: Final = 4_096
 """Messages pulled at once; more would leave the other threads without any."""
 BROADCAST_PREFIX: Final = "%BROADCAST%"
 Ordered = Literal[False, True, "key"]
+ExpiredRule = Literal["drop", "dead_letter"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -228,6 +230,7 @@ class ConsumerSettings:
     rate: str | None
     burst: int | None
     rate_by: str | None
+    expired: ExpiredRule = "drop"
     turns: Rate | None = field(init=False)  # as these three say
     attempts_max: int = field(init=False)
     waits: tuple[timedelta, ...] = field(init=False)  # as `backoff` says
@@ -235,7 +238,7 @@ class ConsumerSettings:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
         """Take them from among the arguments of a consumer, by their names."""
-        return cls(**{each.name: given[each.name] for each in fields(cls) if each.init})
+        return cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})
 
     def __post_init__(self) -> None:
         self.timeout = check_duration(self.timeout, "timeout")
@@ -246,6 +249,7 @@ class ConsumerSettings:
         if self.timeout <= timedelta(0):
             raise InvalidArgumentError(f"timeout is {self.timeout!r}. Pass a positive one.")
         self.start = check_start(self.start)
+        check_choice(self.expired, "expired", get_args(ExpiredRule))
         check_group(self.group)
         check_kind(self.instance, str, "instance")
         check_bool(self.broadcast, "broadcast")
@@ -277,8 +281,18 @@ class ConsumerSettings:
                     "the name of this group."
                 )
         check_group(self.reads_as)
+        if self.broadcast and self.buries_expired:
+            raise InvalidArgumentError(
+                'expired="dead_letter" and broadcast exclude each other, because a broadcast has '
+                "no dead letters. Leave one out."
+            )
         hooks = check_list(self.hooks, "hooks", "Pass a Sequence.")
         self.waits, self.hooks = check_backoff(self.backoff), tuple(hooks)
+
+    @property
+    def buries_expired(self) -> bool:
+        """Whether what expired becomes a dead letter."""
+        return self.expired == "dead_letter"
 
     @property
     def reads_as(self) -> str:

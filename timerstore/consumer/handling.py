@@ -11,14 +11,20 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from timerstore.calls.consuming.delivery import DEAD, Delivery, Failure, Wait, said_by
+from timerstore.calls.consuming.delivery import (
+    DEAD,
+    DROPPED,
+    Delivery,
+    Failure,
+    HandedOut,
+    Wait,
+    expired,
+    said_by,
+)
 from timerstore.consumer.consumersettings import (
     TIMEOUT_LEVEL,
     Outcome,
@@ -27,10 +33,10 @@ from timerstore.consumer.consumersettings import (
     call_before,
     wait_after,
 )
-from timerstore.consumer.subscription import Source, Subscription, Task, Waiter
+from timerstore.consumer.subscription import Source, Subscription, Task
 from timerstore.errors import StoreClosedError, TimerStoreError
 from timerstore.jit.guards import Lock
-from timerstore.services.world.background import BackgroundThread, Flag
+from timerstore.timelog.bytes.decode import NEVER, Message, expires_ms
 from timerstore.values.amounts import shown_time
 from timerstore.values.check_arguments import given_delay
 
@@ -48,6 +54,7 @@ class Handling:
         self._group, self._broadcast, self._hooks = told.group, told.broadcast, told.hooks
         self._as_list, self._ordered = told.batch_count > 1, told.ordered is not False
         self._max_attempts, self._backoff = told.attempts_max, told.waits
+        self._buries_expired = told.buries_expired
         self.timeout_ms = told.timeout / timedelta(milliseconds=1)
         self.on_room: Callable[[], None] | None = None
         """Called when messages are done while pulling waits for room."""
@@ -67,6 +74,12 @@ class Handling:
 
     def run(self, task: Task) -> None:
         """Call a task's handler, then do what the rules say."""
+        if task.handed.expires_ms != NEVER:
+            unexpired, steps = self.part_expired(task)
+            self._wait_through(steps)
+            if unexpired is None:
+                return
+            task = unexpired
         self.begin(task)
         result: Any = None
         error: BaseException | None = None
@@ -78,6 +91,36 @@ class Handling:
         except BaseException as e:
             error = failed_by(e)
         self._wait_through(self.end(task, result, error))
+
+    def part_expired(self, task: Task) -> tuple[Task | None, Iterable[None]]:
+        """Return a task without what has expired since it was pulled, None if all of it has.
+
+        What has expired is dropped, or a dead letter, by steps as of `end`.
+        """
+        now_ms = self._now_ms()
+        if task.handed.expires_ms >= now_ms:
+            return task, ()
+        try:
+            messages = [task.handed.message(place) for place in task.places]
+        except (TimerStoreError, OSError):
+            return task, ()
+        late = {i for i, each in enumerate(messages) if expires_ms(each) < now_ms}
+        if not late:
+            return task, ()
+        expired, rest = task.parted(late)
+        return rest if rest.places else None, self._send_back(expired, None)
+
+    def _now_ms(self) -> int:
+        now_ms = self._source.comes_ms(timedelta(0))
+        assert now_ms is not None
+        return now_ms
+
+    def _comes_too_late(self, handed: HandedOut, message: Message, wait: Wait) -> bool:
+        """Tell whether a message expires before it comes again; False if nobody here knows."""
+        if handed.expires_ms == NEVER or wait == DEAD:
+            return False
+        again_ms = self._source.comes_ms(wait)
+        return again_ms is not None and again_ms > expires_ms(message)
 
     def begin(self, task: Task) -> None:
         """Note that a task's handler is being called."""
@@ -225,24 +268,34 @@ class Handling:
         if not self._ordered:
             return False
         wait = self._wait_after(task.deliveries[0].attempt, outcome)
+        if self._comes_too_late(task.handed, task.handed.message(task.places[0]), wait):
+            return False
         return wait != DEAD and task.subscription.hold(task, wait)
 
     def _wait_after(self, attempt: int, outcome: Outcome) -> Wait:
         return wait_after(attempt, outcome, self._max_attempts, self._backoff)
 
-    def _send_back(self, task: Task, outcome: Outcome) -> Iterator[None]:
-        """Send each message of a task back; if that fails, hand them in again later."""
-        sent_count, dead_count, failure = 0, 0, None
+    def _send_back(self, task: Task, outcome: Outcome | None) -> Iterator[None]:
+        """Send each message of a task back; if that fails, hand them in again later.
+
+        Without an outcome all of them have expired.
+        """
+        sent_count, dead_count, expired_count, failure = 0, 0, 0, None
         try:
             for i in range(len(task.places)):
-                dead_count += self._send_again(task, i, outcome)
+                is_dead, is_expired = self._send_again(task, i, outcome)
+                dead_count += is_dead
+                expired_count += is_expired
                 sent_count += 1
         except (TimerStoreError, OSError) as e:
             failure = e
         yield
         sent, rest = task.split(sent_count)
         if sent_count:
-            task.subscription.count_failed(0, sent_count - dead_count, dead_count)
+            back_count = sent_count - dead_count
+            if not self._buries_expired:
+                back_count -= expired_count
+            task.subscription.count_failed(0, back_count, dead_count, expired_count)
             self._done(sent, handled=False)
         if rest.places:
             log.warning(
@@ -251,16 +304,25 @@ class Handling:
             )
             self.hand_in_again(rest, AGAIN_MS)
 
-    def _send_again(self, task: Task, i: int, outcome: Outcome) -> bool:
-        """Append a message again; tell whether it is a dead letter now."""
+    def _send_again(self, task: Task, i: int, outcome: Outcome | None) -> tuple[bool, bool]:
+        """Append a message again; tell whether it is a dead letter now, whether it expired."""
         handed, place, delivery = task.handed, task.places[i], task.deliveries[i]
-        wait = self._wait_after(handed.message(place).reconsume_times, outcome)
-        is_dead = handed.send_again(place, wait, failure_of(outcome)) and wait == DEAD
+        message, why = handed.message(place), None
+        wait: Wait = DEAD
+        if outcome is not None:
+            why = failure_of(outcome)
+            wait = self._wait_after(message.reconsume_times, outcome)
+        is_expired = why is None or self._comes_too_late(handed, message, wait)
+        if is_expired:
+            wait = DEAD if self._buries_expired else DROPPED
+        if why is None or is_expired:
+            why = expired(expires_ms(message), why)
+        is_dead = handed.send_again(place, wait, why) and wait == DEAD
         if is_dead:
             fields = {"topic": delivery.topic, "group": self._group, "ids": [delivery.id]}
             text = "%s: message %s is a dead letter now"
             log.error(text, delivery.topic, delivery.id, extra=fields)
-        return is_dead
+        return is_dead, is_expired
 
     def _done(self, task: Task, *, handled: bool = True) -> None:
         """See that a task's messages do not come again, and what may begin now."""
@@ -387,199 +449,3 @@ def _key_of(delivery: Delivery) -> str | None:
 def _named(delivery: Delivery, key: str | None) -> str:
     named = "" if key is None else f"key {key!r}, "
     return f"{delivery.id} ({named}attempt {delivery.attempt})"
-
-
-# --- the threads of a consumer: a thread that has nothing to do pulls
-#
-# There is no thread that only pulls. A thread that finds no task takes the lead: it pulls what is
-# there, or sleeps until something is fired; then it wakes another one to lead, while it handles
-# what it pulled. Messages that need no time are so pulled and handled by one thread, which hands
-# nothing over; handlers that wait occupy as many threads as they need.
-#
-# Ground rules: `_ready` and `_idle` are deques, whose appends and pops are atomic. `_leading` is
-# held by the one that pulls. A thread that rests puts its gate, a lock that it holds, into
-# `_idle`; who takes a gate out opens it. It looks for work once more after it put its gate there,
-# so that no wake-up is lost between the two. At most one woken thread is on its way at a time
-# (`_waking`): it wakes the next one itself.
-
-
-_POLL_MS: Final = 50.0
-"""The thread that leads looks up at least this often."""
-_TEND_S: Final = 1.0
-"""Handlers that take too long are looked for at least this often; more often if the time that they
-have is short."""
-
-
-class Threads:
-    """Runs tasks in threads."""
-
-    def __init__(self, source: Source, handling: Handling) -> None:
-        self._source, self._handling = source, handling
-        self._pull_count = source.settings.pull_count
-        self.failure = source.failure
-        self._ready: deque[Task] = deque()
-        self._idle: deque[threading.Lock] = deque()
-        self._leading = Lock()
-        self._waking = False
-        self._waits_for_room = False
-        self._waiter: Waiter | None = None
-        self.stopping = False
-        """Whether its threads end, or have ended: it was asked to, or one of them has failed."""
-        self._stop = Flag()
-        self._threads: list[BackgroundThread] = []
-        self._tending: list[BackgroundThread] = []  # the one that looks at the time
-        handling.on_room, handling.on_next = self._room_was_made, self._ready.append
-
-    def start(self, count: int, name: str) -> None:
-        """Start `count` threads for handlers, and one that looks at the time."""
-        for i in range(count):
-            self._threads.append(BackgroundThread(f"{name}-{i}", self._run, self._fail))
-        self._tending.append(BackgroundThread(f"{name}-time", self._tend, self._fail))
-        try:
-            for thread in (*self._threads, *self._tending):
-                if not self.stopping:  # a handler may close the consumer before all have begun
-                    thread.start()
-        except BaseException:
-            self.stop(None)
-            raise
-
-    def stop(self, timeout_s: float | None) -> bool:
-        """Let handlers finish; return whether all did within `timeout_s`. Nothing new begins."""
-        self._end()
-        if timeout_s is not None:  # the longest that Python can wait is 292 years
-            timeout_s = min(timeout_s, threading.TIMEOUT_MAX / 2)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for thread in (*self._threads, *self._tending):
-            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        self._handling.shut()
-        self._handling.give_back_all(self._take_ready())
-        return not any(each.is_alive and not each.is_current for each in self._threads)
-
-    def _end(self) -> None:
-        self.stopping = True
-        self._stop.set()
-        self._wake_all()
-
-    def _take_ready(self) -> list[Task]:
-        tasks: list[Task] = []
-        while True:
-            try:
-                tasks.append(self._ready.popleft())
-            except IndexError:
-                return tasks
-
-    # --- a thread's life
-
-    def _run(self) -> None:
-        gate = threading.Lock()
-        gate.acquire()
-        ready, idle, leading, handle = self._ready, self._idle, self._leading, self._handling.run
-        while not self.stopping:
-            try:
-                task = ready.popleft()
-            except IndexError:
-                with leading.if_free.guard() as leads:
-                    if leads:
-                        self._lead()
-                if not leads:
-                    self._rest(gate)
-                continue
-            try:
-                if idle and not self._waking and (ready or not leading.locked()):
-                    self._wake_one()
-            except BaseException:
-                ready.append(task)  # it has not begun
-                raise
-            handle(task)
-        self._wake_all()  # a signal may have ended the call that stops us
-
-    def _lead(self) -> None:
-        """Pull tasks; return once there are any."""
-        tasks: list[Task] = []
-        with self._source.waiter() as waiter:
-            self._waiter = waiter
-            try:
-                while not tasks:
-                    waiter.arm()  # before it looks: who wakes it later ends the wait
-                    if self._ready or self.stopping:
-                        break
-                    self._waits_for_room = True  # likewise
-                    tasks, limited = self._source.pull(self._count_max())
-                    self._waits_for_room &= limited
-                    if not tasks:
-                        waiter.wait(min(_POLL_MS, self._source.turn_ms()))
-            finally:
-                self._waiter, self._waits_for_room = None, False
-        self._ready.extend(tasks)
-
-    def _count_max(self) -> int:
-        """Return how many to pull: at a rate no more than can begin at once."""
-        told = self._source.settings
-        if told.turns is None:
-            return self._pull_count
-        return min(self._pull_count, (len(self._idle) + 1) * told.batch_count)
-
-    def _rest(self, gate: threading.Lock) -> None:
-        """Sleep until another thread has something for this one."""
-        self._idle.append(gate)
-        if self.stopping or self._ready or not self._leading.locked():
-            try:
-                self._idle.remove(gate)
-            except ValueError:
-                gate.acquire()  # somebody took it: it is open, or will be at once
-                self._waking = False
-            return
-        gate.acquire()
-        self._waking = False
-
-    def _wake_one(self) -> None:
-        self._waking = True
-        try:
-            self._idle.pop().release()  # the one that rests for the shortest time is the warmest
-        except IndexError:
-            self._waking = False
-
-    def _wake_all(self) -> None:
-        self._wake_leader()
-        while self._idle:
-            self._wake_one()
-
-    def _wake_leader(self) -> None:
-        waiter = self._waiter
-        if waiter is not None:
-            waiter.wake()
-
-    def _room_was_made(self) -> None:
-        if self._waits_for_room:
-            self._waits_for_room = False
-            self._wake_leader()
-
-    # --- time
-
-    def _tend(self) -> None:
-        """Find handlers that take too long, and hand in again what waits for that."""
-        while not self.stopping:
-            left_ms = self._handling.next_ms() - self._handling.now_ms()
-            at_most_ms = min(1_000 * _TEND_S, self._handling.timeout_ms / 4)
-            wait_s = max(10.0, min(at_most_ms, left_ms)) / 1000
-            if self._stop.wait(wait_s):
-                return
-            self.hand_in(self._handling.tend())
-
-    def hand_in(self, tasks: Sequence[Task]) -> None:
-        """Give tasks to the threads."""
-        if tasks:
-            self._ready.extend(tasks)
-            self._wake_leader()
-            self._wake_one()
-
-    def _fail(self, error: BaseException) -> None:
-        """Stop all threads; the error is raised by the consumer's next call."""
-        try:
-            if isinstance(error, StoreClosedError) or self._source.store.closed:
-                log.debug("the consumer stops, because its store failed: %s", error)
-            else:
-                self.failure.keep(error)
-                log.error("the consumer has stopped", exc_info=error)
-        finally:
-            self._end()

@@ -295,6 +295,7 @@ class StoreSource(Source):
             limits = ordered_limits(limits, told.ordered, told.pull_count)
         for each in subscriptions:
             each.open(self._consuming, reads_as, limits, held)
+            each.group.buries_expired = told.buries_expired
         self.topics = subscriptions
         topics = [each.topic for each in subscriptions]
         self._consuming.begin_consumer(reads_as, topics, self.failure)

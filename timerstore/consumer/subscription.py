@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import inf
@@ -76,19 +76,23 @@ class Task:
         self.again_ms = self.wait_ms = 0
         """When it is to be handled again, if it was held back in an earlier life."""
 
-    def split(self, count: int) -> tuple[Task, Task]:
-        """Return a task of its first messages, and one of the others."""
-        first_bytes = self.handed.body_bytes(self.places[:count])
-        return (
-            self._part(slice(count), first_bytes),
-            self._part(slice(count, None), self.bytes_held - first_bytes),
+    def parted(self, some: Container[int]) -> tuple[Task, Task]:
+        """Return a task of some of its messages, by their numbers in it, and one of the others."""
+        numbers = range(len(self.places))
+        return self._of([i for i in numbers if i in some]), self._of(
+            [i for i in numbers if i not in some]
         )
 
-    def _part(self, some: slice, bytes_held: int) -> Task:
-        places, deliveries = self.places[some], self.deliveries[some]
-        part = Task(self.subscription, self.handed, self.held, places, deliveries, bytes_held)
+    def _of(self, numbers: list[int]) -> Task:
+        places = [self.places[i] for i in numbers]
+        deliveries, length = [self.deliveries[i] for i in numbers], self.handed.body_bytes(places)
+        part = Task(self.subscription, self.handed, self.held, places, deliveries, length)
         part.line = self.line
         return part
+
+    def split(self, count: int) -> tuple[Task, Task]:
+        """Return a task of its first messages, and one of the others."""
+        return self.parted(range(count))
 
 
 class Subscription:
@@ -166,7 +170,7 @@ class Subscription:
             task.held.count -= len(task.places)
             task.held.bytes -= task.bytes_held
 
-    def count_failed(self, failed: int, retried: int, dead: int) -> None:
+    def count_failed(self, failed: int, retried: int, dead: int, expired: int = 0) -> None:
         """Leave counting to the owner of the store, which sends back."""
 
     # --- what an ordered consumer has besides (`storesource.py`)
@@ -290,9 +294,9 @@ class LimitedSubscription(Subscription):
         fit = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), left, "right"))
         return max(fit, 1) if held.count == 0 else fit
 
-    def count_failed(self, failed: int, retried: int, dead: int) -> None:
-        """Count what failed, and what became of it: sent back, or given up."""
-        self.group.count_failed(failed, retried, dead)
+    def count_failed(self, failed: int, retried: int, dead: int, expired: int = 0) -> None:
+        """Count what failed, and what became of it: sent back, given up, or expired."""
+        self.group.count_failed(failed, retried, dead, expired)
 
 
 def check_handler(handler: Any) -> None:

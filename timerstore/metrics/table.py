@@ -132,6 +132,8 @@ counter group_failed {{message}} groups.failed_count Messages whose handler fail
     or asked for a retry, kept over a restart
 counter group_retried {{message}} groups.retried_count Messages sent back, kept over a restart
 counter group_dead {{message}} groups.dead_count Messages given up, kept over a restart
+counter group_expired {{message}} groups.expired_count Messages that expired before a group was \
+    handed them, kept over a restart
 histogram group_response_seconds s group_response![topic,group] How long handlers took, or a \
     batch from `pull` to `ack`, since opening
 gauge group_dead_letters {{message}} dead_letters![group] Dead letters of a group that wait

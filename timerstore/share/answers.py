@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.calls.consuming.consuming import begin_groups, check_start
-from timerstore.calls.consuming.delivery import DEAD, WAIT_S, Failure, arrow_int64
+from timerstore.calls.consuming.delivery import DEAD, DROPPED, EXPIRED, WAIT_S, Failure, arrow_int64
 from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.groupreader import read_queued
 from timerstore.calls.consuming.run import Run
@@ -311,6 +311,8 @@ class Answers:
                 columns.get("key"),
                 given.get("tag"),
                 given.get("delay_level"),
+                None,
+                given.get("expires_ms"),
                 carried=asked.carried,
             )
         except Exception as e:
@@ -375,16 +377,21 @@ class Answers:
         timeout: Any,
         tags: Any = None,
         rate: Any = None,
+        buries_expired: Any = None,
     ) -> Answer:
         """Pull from the first topic that has something; with `tags` say more of each message.
 
-        `rate`: rate, burst, rate_by, as a consumer was given them.
+        `rate`: rate, burst, rate_by, as a consumer was given them. `buries_expired`: its rule for
+        what expired; its group has it from now on.
         """
         if rate is not None and not (isinstance(rate, list) and len(rate) == 3):
             raise InvalidArgumentError("Send rate, burst and rate_by as one list.")
         told = Rate.of(*rate) if rate else None
         if not isinstance(topics, list) or not 1 <= len(topics) <= TOPICS_MAX:
             raise InvalidArgumentError(f"Send 1 to {TOPICS_MAX} topics.")
+        if buries_expired is not None:
+            for topic in topics:
+                self._store.consuming.group(topic, group).buries_expired = bool(buries_expired)
         wait_s = min(WAIT_S, timeout) if isinstance(timeout, int | float) else WAIT_S
         batch = self._pull_now(topics, group, max_count, told)
         if batch is None and wait_s > 0:
@@ -410,7 +417,8 @@ class Answers:
         if count < len(batch):
             batch.give_back(range(count, len(batch)))
         asked.pulled = asked.session.hold(batch, count)
-        return {"batch": asked.pulled, "topic": batch.topic, "retry": batch.is_retry}, parts
+        said = {"batch": asked.pulled, "topic": batch.topic, "retry": batch.is_retry}
+        return said | {"expires_ms": batch.expires_ms}, parts
 
     def _pull_now(
         self, topics: list[Any], group: Any, max_count: Any, rate: Rate | None
@@ -473,7 +481,9 @@ class Answers:
             if held.send_again(place, wait, Failure(*failure)):
                 wait_durable(self._store.putting)
                 held.settle_some([place], handled=False)
-                held.reader.count_failed(1, int(wait != DEAD), int(wait == DEAD))
+                is_expired, is_dead = failure[0] == EXPIRED, wait == DEAD
+                is_back = wait not in (DEAD, DROPPED)
+                held.reader.count_failed(not is_expired, is_back, is_dead, is_expired)
             return True
 
         return asked.session.use(batch, place, do), ()

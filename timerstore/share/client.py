@@ -42,7 +42,7 @@ from timerstore.values.check_arguments import (
 from timerstore.values.ids import TimerIds, joined
 from timerstore.values.kinds import Duration, check_duration, check_place, check_timeout
 from timerstore.values.no_pickle import Stays
-from timerstore.values.puts import Debounce, Given, Put
+from timerstore.values.puts import Debounce, Given, Put, resolve_expires_ms
 from timerstore.watching.any_store import CALLS, TURNED, AnyStore
 
 if TYPE_CHECKING:
@@ -108,6 +108,9 @@ class AskedCalls:
             said["at_ms"] = resolve_due_ms(_now_ms(), *put.times, None)
         else:
             check_alone(*put.times)
+        if put.expires is not None:
+            said["expires_ms"] = resolve_expires_ms(put.expires, _now_ms(), None)
+            put = put._replace(expires=None)
         if any(map(is_not, put[_REST_AT:], _LEFT_OUT)):
             put.described()  # it checks them
             if put.properties is not None:  # any mapping, which JSON cannot say
@@ -126,6 +129,7 @@ class AskedCalls:
         tag: str | None,
         delay_level: int | None,
         jitter: Duration | None,
+        expires: timedelta | int | None,
     ) -> TimerIds:
         """Put many timers, in pieces that one question can take."""
         columns = {"body": binary_array(bodies, "bodies", takes_text=False)}
@@ -144,6 +148,8 @@ class AskedCalls:
                 )
         table = pa.table(columns)
         given = {"topic": topic, "tag": tag, "delay_level": delay_level}
+        if expires is not None:
+            given["expires_ms"] = resolve_expires_ms(expires, _now_ms(), None)
         done: list[TimerIds] = []
         for piece in halved(table):
             try:

@@ -14,7 +14,7 @@ from timerstore.calls.consuming.delivery import Failure, HandedOut, NextPut, Wai
 from timerstore.errors import StoreClosedError
 from timerstore.share.link import Link
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.decode import Message
+from timerstore.timelog.bytes.decode import NEVER, Message
 from timerstore.values.check_arguments import (
     check_alone,
     check_body,
@@ -24,6 +24,7 @@ from timerstore.values.check_arguments import (
 )
 from timerstore.values.ids import Int64s
 from timerstore.values.kinds import check_int, whole_ms
+from timerstore.values.puts import given_expires, resolve_expires_ms
 
 _DESCRIBED_AT_ONCE: Final = 512
 """Messages with properties of 32 KiB each, at most."""
@@ -36,7 +37,7 @@ class ClientRun(HandedOut):
     """
 
     __slots__ = (
-        *("_link", "_messages", "_name", "_offsets", "_sent", "_session"),
+        *("_link", "_messages", "_name", "_offsets", "_sent", "_session", "expires_ms"),
         *("bodies", "due_ms", "fired_ms", "ids", "is_retry", "reads_as", "tags_codes", "topic"),
     )
 
@@ -49,6 +50,7 @@ class ClientRun(HandedOut):
     def __init__(self, link: Link, group: str, table: pa.Table, told: dict[str, Any]) -> None:
         """Made by a client; `told`: what the owner says of it, which holds it as `batch`."""
         self._link, self._session, self._name = link, link.session, told["batch"]
+        self.expires_ms = told.get("expires_ms", NEVER)
         self.topic, self.reads_as, self.is_retry = told["topic"], group, told["retry"]
         table, names = table.combine_chunks(), table.column_names
         self.bodies, self.ids = _one(table, "body"), _one(table, "id")
@@ -153,6 +155,9 @@ def _said(put: dict[str, Any]) -> dict[str, Any]:
         given["at_ms"] = resolve_due_ms(time.time_ns() // 1_000_000, delay, at, at_ms, None)
     else:
         check_alone(delay, at, at_ms)
+    if "expires" in given or "expires_ms" in given:
+        until = given_expires(given.pop("expires", None), given.get("expires_ms"))
+        given["expires_ms"] = resolve_expires_ms(until, time.time_ns() // 1_000_000, None)
     given["body"] = check_body(given.get("body"), 0, fmt.MESSAGE_BYTES_MAX)
     encode_properties(given.get("key"), given.get("tag"), given.get("properties"))  # it checks them
     if "properties" in given:

@@ -66,6 +66,7 @@ class ClientSource(RemoteSource):
             "max_count": count_max,
             "timeout": 0 if self.limited else _WAIT_S,
             "tags": True,
+            "buries_expired": self.settings.buries_expired,
         }
         if self.settings.turns is not None:
             rate = self.settings.turns

@@ -160,11 +160,14 @@ class MessageRows:
         """Return all properties."""
         return arrays.maps(self.log, self.parts.properties_at, self.parts.properties_bytes)
 
-    def user_properties(self) -> Any:
-        """Return the properties that are not the system's own."""
+    def user_properties(self, *, and_expires: bool = False) -> Any:
+        """Return the properties that are not the system's own, with that by which `put` expires."""
+        hidden = fmt.RESERVED_PROPERTIES
+        if and_expires:
+            hidden -= {fmt.PROPERTY_EXPIRES.decode()}
         places, lengths = self.parts.properties_at, self.parts.properties_bytes
         lengths = np.where(self.parts.is_plain == 1, 0, lengths)
-        return arrays.maps(self.log, places, lengths, hidden=fmt.RESERVED_PROPERTIES)
+        return arrays.maps(self.log, places, lengths, hidden=hidden)
 
     def lateness(self) -> Any:
         """Return how late each was appended, ms."""
@@ -297,7 +300,11 @@ def _id(messages: MessageRows) -> Any:
 
 _FIRED: Final[dict[str, Maker]] = {**MAKERS["fired"], "id": _id}
 EXPORT_MAKERS: Final[dict[str, dict[str, Maker]]] = {
-    "pending": {**_FIRED, "topic": lambda m: m.text("real_topic")},
+    "pending": {
+        **_FIRED,
+        "topic": lambda m: m.text("real_topic"),
+        "properties": lambda m: m.user_properties(and_expires=True),
+    },
     "fired": _FIRED,
     "messages": MAKERS["messages"],
 }

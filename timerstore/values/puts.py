@@ -7,17 +7,47 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.values.check_arguments import (
     DUE_MS_MAX,
+    check_due_ms,
     encode_properties,
+    given_instant,
 )
 from timerstore.values.kinds import Duration, check_duration, meant, whole_ms
 
-# --- when it moves
+# --- when it moves, until when it is of use
+
+
+def given_expires(
+    expires: Duration | datetime | np.datetime64 | None, expires_ms: int | None
+) -> timedelta | int | None:
+    """Return how long from when it is put a timer expires, or when, epoch ms; None: never."""
+    if expires is None:
+        return None if expires_ms is None else check_due_ms(expires_ms, "expires_ms")
+    if expires_ms is not None or isinstance(expires, datetime | np.datetime64):
+        return given_instant(expires, expires_ms, "expires")
+    return check_duration(expires, "expires")
+
+
+def resolve_expires_ms(
+    expires: timedelta | int | None, now_ms: int, due_ms: int | None
+) -> int | None:
+    """Return when a timer expires that is due then, at the latest of several; None: never."""
+    if expires is None:
+        return None
+    if isinstance(expires, timedelta):
+        expires = check_due_ms(now_ms + whole_ms(expires), "expires")
+    if due_ms is not None and expires < due_ms:
+        raise InvalidArgumentError(
+            f"A timer is due at {due_ms}, and expires at {expires} (epoch ms): it would never be "
+            "handed out. Pass a later expires, or an earlier time."
+        )
+    return expires
 
 
 class Debounce(NamedTuple):
@@ -76,6 +106,8 @@ class Timing(TypedDict, total=False):
     properties: Mapping[str, str] | None
     delay_level: int | None
     if_absent: bool
+    expires: Duration | datetime | None
+    expires_ms: int | None
 
 
 class Described(Timing, total=False):
@@ -102,6 +134,7 @@ class Put(NamedTuple):
     delay_level: int | None = None
     if_absent: bool = False
     replace: bool | Debounce = False
+    expires: timedelta | int | None = None
 
     @property
     def is_conditional(self) -> bool:

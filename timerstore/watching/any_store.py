@@ -40,7 +40,14 @@ from timerstore.values.check_arguments import (
 )
 from timerstore.values.ids import TimerIds
 from timerstore.values.kinds import Duration
-from timerstore.values.puts import Debounce, Described, given_debounce, json_body, put_columns
+from timerstore.values.puts import (
+    Debounce,
+    Described,
+    given_debounce,
+    given_expires,
+    json_body,
+    put_columns,
+)
 
 if TYPE_CHECKING:  # a client that does not ask for one of these does not load the engine
     from timerstore.calls.consuming.dead_letters import DeadLetter
@@ -97,6 +104,8 @@ class AnyStore(Protocol):
         jitter: Duration | None = None,
         debounce: Duration | None = None,
         at_most: Duration | None = None,
+        expires: Duration | datetime | None = None,
+        expires_ms: int | None = None,
     ) -> str:
         """Put one timer and return its id.
 
@@ -116,6 +125,11 @@ class AnyStore(Protocol):
         found none. Who puts again and again so gets one timer, once that stops. A timer whose time
         has come is left to fire: then this put is the first one again.
 
+        `expires`, a length of time from now or an instant, or `expires_ms`: what would come to a
+        consumer after that, as a retry too, does not come. It counts as `expired_count` of the
+        group, and is its dead letter if the consumer asks for that; `find` says "expired" if it
+        fired after that.
+
         With `jitter` it is due that much later at most, never earlier: each millisecond from 0 to
         `jitter` is as likely. The number is drawn by Python's `random`, so `random.seed` repeats
         it.
@@ -131,6 +145,9 @@ class AnyStore(Protocol):
         if at is not None and type(at) is not datetime:
             at, at_ms = None, given_instant(at, at_ms, "at")
         how: bool | Debounce = replace
+        until = None
+        if expires is not None or expires_ms is not None:
+            until = given_expires(expires, expires_ms)
         if debounce is not None or at_most is not None:
             others = delay, at, at_ms, delay_level, jitter, if_absent, replace
             how = given_debounce(debounce, at_most, key, *others)
@@ -139,7 +156,10 @@ class AnyStore(Protocol):
             delay, at_ms = jittered(jitter, delay, at, at_ms, delay_level)
             at = None
         return self._calls.put(
-            (body, topic, delay, at, at_ms, key, tag, properties, delay_level, if_absent, how)
+            (
+                *(body, topic, delay, at, at_ms, key, tag, properties, delay_level),
+                *(if_absent, how, until),
+            )
         )
 
     def put_many(
@@ -155,14 +175,16 @@ class AnyStore(Protocol):
         tag: str | None = None,
         delay_level: int | None = None,
         jitter: Duration | None = None,
+        expires: Duration | datetime | None = None,
+        expires_ms: int | None = None,
     ) -> TimerIds:
         """Put many timers and return their ids.
 
         `bodies`: a sequence of bytes, an Arrow binary array, or a 2-D uint8 array of shape (n,
         length). `delay`, `at`, `delay_ms`, `at_ms`: as for `put`, one for all, or n of them: a
         list, or an array of NumPy, pandas, Polars or Arrow. `delay_level`: for all. Without a time,
-        all are due now. `keys`: n texts. `jitter`: as for `put`, drawn for each timer by NumPy's
-        `default_rng`, whose seed Python's `random` draws.
+        all are due now. `keys`: n texts. `expires`: as for `put`, one for all. `jitter`: as for
+        `put`, drawn for each timer by NumPy's `default_rng`, whose seed Python's `random` draws.
 
         One fsync for all. It is not a transaction: a crash half-way leaves the first ones, and so
         does an error, whose `ids` are theirs. O(bytes), without an object for each timer. Errors as
@@ -170,11 +192,13 @@ class AnyStore(Protocol):
 
         >>> ids = store.put_many([b"a", b"b"], delay_ms=[1_000, 2_000])
         """
+        until = given_expires(expires, expires_ms)
         if jitter is not None:
             refuse_jitter_of_level(delay_level)
         if delay is not None or at is not None:
             delay_ms, at_ms = given_times(delay, delay_ms, at, at_ms)  # type: ignore[assignment]
-        return self._calls.put_many(bodies, topic, at_ms, delay_ms, keys, tag, delay_level, jitter)
+        given = topic, at_ms, delay_ms, keys, tag, delay_level, jitter, until
+        return self._calls.put_many(bodies, *given)
 
     def put_json(self, value: object, **described: Unpack[Described]) -> str:
         """Put one timer whose body is a value as JSON, and return its id; `Delivery.json` reads it.
@@ -195,13 +219,14 @@ class AnyStore(Protocol):
         topic: str = "default",
         tag: str | None = None,
         jitter: Duration | None = None,
+        expires: Duration | datetime | None = None,
     ) -> TimerIds:
         """Put a timer for each row of a table, and return their ids.
 
         `table`: a table or a batch of Arrow, a DataFrame of Polars or of pandas 2.2 or newer, or
         what else exports itself to Arrow. `due`, `body`, `key` name its columns: instants with a
         time zone, lengths of time, or whole epoch milliseconds; bytes or texts; texts. Without
-        `due`, all are due now. `jitter`: as for `put_many`.
+        `due`, all are due now. `jitter`, `expires`: as for `put_many`.
 
         Durable like `put_many`, with its cost and its errors.
 
@@ -210,7 +235,7 @@ class AnyStore(Protocol):
         >>> ids = store.put_table(rows, due="at", body="what")
         """
         columns = put_columns(table, due, body, key)
-        return self.put_many(topic=topic, tag=tag, jitter=jitter, **columns)
+        return self.put_many(topic=topic, tag=tag, jitter=jitter, expires=expires, **columns)
 
     def cancel(self, id: str) -> bool:
         """Cancel a timer. True: it will not fire. False: too late, or its message is damaged.
@@ -556,5 +581,5 @@ CALLS: Final = {
     if isinstance(call, FunctionType) and not name.startswith("_") and name not in COMPOSED
 }
 """Each other call by its name."""
-TURNED: Final = ("delay_ms", "jitter", "debounce", "at_most", "start", "end")
+TURNED: Final = ("delay_ms", "jitter", "debounce", "at_most", "expires_ms", "start", "end")
 """Arguments of calls on one timer, or of ranges, that are handed on as `delay` or in ms."""

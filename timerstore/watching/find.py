@@ -29,12 +29,12 @@ from timerstore.services.calls.first_puts import find_named
 from timerstore.services.looking.read_units import slot_units
 from timerstore.services.looking.timer_places import read_kept
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.decode import Message, decode_message, text
+from timerstore.timelog.bytes.decode import Message, decode_message, expires_ms, text
 from timerstore.timelog.writing.compose import ACKS_TOPIC
 from timerstore.values.amounts import moment
 from timerstore.values.ids import format_id, parse_id
 
-TimerState = Literal["pending", "fired", "cancelled", "moved", "unknown"]
+TimerState = Literal["pending", "fired", "expired", "cancelled", "moved", "unknown"]
 GroupState = HandedState | Literal["sent back", "dead"]
 
 LOOKED_MAX: Final = 200_000
@@ -75,7 +75,8 @@ class Found:
     """What became of a timer.
 
     `state`: "pending"; "fired", at `fired_ms`, and then `offset` is where its message begins in the
-    commit log, and `groups` has each group that reads its topic; "cancelled", at `cancelled_ms`;
+    commit log, and `groups` has each group that reads its topic; "expired", it was fired after its
+    `expires`, so no group gets it; "cancelled", at `cancelled_ms`;
     "moved", cancelled by a `reschedule` or a put in its place, whose timer is `moved_to`;
     "unknown", and then `why` says why. What is not known is None: of a cancelled timer perhaps
     when that was, of an unknown one what it was.
@@ -251,7 +252,7 @@ class _Search:
         message = place.message
         return Found(
             id=self.id,
-            state="fired",
+            state="fired" if message.stored_ms <= expires_ms(message) else "expired",
             due_ms=self.due_ms,
             topic=message.topic,
             key=message.properties.get("KEYS"),

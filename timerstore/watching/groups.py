@@ -48,7 +48,8 @@ class GroupStats:
 
     Counters are kept over a restart: `handled_count` messages were acknowledged, `failed_count`
     calls for a message failed, or were a `nack`; `retried_count` of them were sent back,
-    `dead_count` given up. After a crash they may lack the last seconds. `response`: how long
+    `dead_count` given up; `expired_count` messages expired before they were handed out or came
+    again. After a crash they may lack the last seconds. `response`: how long
     handlers took, since the store was opened. `read_ms`: when the group last asked for messages of
     the topic, to the hour after a restart; None if that is not known.
 
@@ -68,6 +69,7 @@ class GroupStats:
     failed_count: int
     retried_count: int
     dead_count: int
+    expired_count: int
     response: ResponseStats
     read_ms: int | None = None
     rate: str | None = None
@@ -200,6 +202,7 @@ class _Groups:
             failed_count=counts.failed,
             retried_count=counts.retried,
             dead_count=counts.dead,
+            expired_count=counts.expired,
             response=tally.response(),
             read_ms=counts.read_ms or None,
             rate=None if turns is None else str(turns.rate),

@@ -80,7 +80,8 @@ ACT = st.one_of(
 
 @pytest.mark.slow
 @pytest.mark.promise
-@given(st.lists(ACT, min_size=5, max_size=40), st.booleans())
+@pytest.mark.timeout(240)
+@given(st.lists(ACT, min_size=5, max_size=25), st.booleans())
 def test_as_its_twin(
     tmp_path_factory: pytest.TempPathFactory, acts: list[Any], has_index: bool
 ) -> None:

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.decode import Message, told_ms, user_properties
+from timerstore.timelog.bytes.decode import NEVER, Message, expires_ms, told_ms, user_properties
 from timerstore.timelog.writing.compose import PUTS_MAX
 from timerstore.timelog.writing.frame import encode_property
-from timerstore.values.amounts import moment
+from timerstore.values.amounts import moment, shown_time
 from timerstore.values.check_arguments import given_delay
 from timerstore.values.ids import Int64s, Moments
 from timerstore.values.kinds import Duration
@@ -38,8 +38,11 @@ LISTED_MAX: Final = 1_000
 WAIT_S: Final = 0.5
 """A client's pull waits so long at the owner; a client that wants to wait longer asks again."""
 DEAD: Final = -1
+DROPPED: Final = -2
 Wait = int | timedelta
-"""What a message that failed waits for: a delay level from 1, or so long; or DEAD."""
+"""What a message that failed waits for: a delay level from 1, or so long; or DEAD, DROPPED."""
+EXPIRED: Final = "expired"
+"""The type of the error that a dead letter names which nobody failed to handle."""
 
 
 def dead_topic(group: str) -> str:
@@ -79,6 +82,12 @@ class Failure:
         if kind.__module__ not in ("builtins", "__main__"):
             name = f"{kind.__module__}.{name}"
         return cls(name, said_by(error, str))
+
+
+def expired(expires_ms: int, before: Failure | None = None) -> Failure:
+    """Return why what expired is a dead letter; `before`: what it failed with."""
+    text = f"it was not to be handed out after {shown_time(expires_ms)}"
+    return Failure(EXPIRED, text if before is None else f"{text}; {before.kind}: {before.text}")
 
 
 def said_by(value: object, say: Callable[[Any], str]) -> str:
@@ -289,6 +298,12 @@ class Delivery(Stays):
         return user_properties(self._handed.message(self._i).properties)
 
     @property
+    def expires_ms(self) -> int | None:
+        """After when it is not handed out, epoch milliseconds; None: `put` did not say."""
+        ms = expires_ms(self._handed.message(self._i))
+        return None if ms == NEVER else ms
+
+    @property
     def attempt(self) -> int:
         """How often it was sent back before: 0 at the first time."""
         return self._handed.message(self._i).reconsume_times
@@ -424,6 +439,8 @@ class HandedOut(Batch):
 
     __slots__ = ()
     kind: ClassVar[type[Delivery]] = Delivery
+    expires_ms: int = NEVER
+    """When the first of them expires, epoch ms."""
 
     @property
     @abstractmethod

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from math import inf
 from sys import getrefcount
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -27,11 +27,13 @@ from timerstore.calls.consuming.groupreader import UNSHARED_REFERENCES, LentBloc
 from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.calls.consuming.pull import (
     PULL_DAMAGED,
+    PULL_EXPIRED,
     PULL_NO_ROOM,
     PULL_SOUND,
     PULL_STRAY,
     PULL_WILD,
     READY_COUNT,
+    READY_EXPIRES_MS,
     READY_QUEUE,
     READY_SEGMENT,
     READY_START,
@@ -198,14 +200,15 @@ class Group(Reader):
                 count = self.ready_calls.pull(puller.number, count_max, span_max, place, now_ms)
             if count <= 0:
                 return None if count == 0 else count == NOT_DURABLE
-            low, high, _, i, start, pulled_us, _, _ = told.tolist()
+            low, high, _, i, start, pulled_us, _, _, expires_ms = told.tolist()
             first, last, pins = self._pinned
             if low < first or high > last:
                 with self.gate.guard():
                     self.core.check_open()
                     pins = self._pin(low, high)
             columns = Columns(puller.kept[0], count, READY_ID_BYTES * count)
-            run = Run(self, self._ready_cursors[i], columns, start, count, pins, pulled_us)
+            given = start, count, pins, pulled_us, expires_ms
+            run = Run(self, self._ready_cursors[i], columns, *given)
         except BaseException as e:  # a signal's, say: nobody got them
             if told[READY_COUNT]:
                 start, cursor = told[READY_START], self._ready_cursors[told[READY_QUEUE]]
@@ -395,7 +398,9 @@ class Group(Reader):
             block = self._blocks.lend(columns_bytes(count, id_room, room))
             columns = Columns(block, count, id_room)
             with self._puller() as puller, commitlog.reading():
-                sound = puller.pull(entries, at, start, topic, queue_id, columns)
+                now_ms = self.core.clock.now_ms
+                sound = puller.pull(entries, at, start, topic, queue_id, columns, now_ms)
+                expires_ms = puller.told[READY_EXPIRES_MS]
                 low, high, needed = puller.found()
                 if low < high:
                     pins = commitlog.pin(low, high)
@@ -414,11 +419,11 @@ class Group(Reader):
                 cursor.take_back(self.topic, start + count, stop)
         del kept
         if sound < count:
-            self._pass_by_unsound(cursor, start, columns.verdicts)
+            self._pass_by_unsound(cursor, start, columns.verdicts, pins)
             if sound == 0:
                 return self.empty()
         pulled_us = round(self.core.steady_ms() * 1000)
-        return Run(self, cursor, columns, start, sound, pins, pulled_us)
+        return Run(self, cursor, columns, start, sound, pins, pulled_us, expires_ms)
 
     @contextmanager
     def _puller(self) -> Iterator[Puller]:
@@ -445,14 +450,17 @@ class Group(Reader):
                 puller.number = number
         return puller
 
-    def _pass_by_unsound(self, cursor: QueueCursor, start: int, verdicts: Bytes) -> None:
+    def _pass_by_unsound(
+        self, cursor: QueueCursor, start: int, verdicts: Bytes, pins: list[Any]
+    ) -> None:
         """Settle what could not be read of a run that begins at `start`, and count it.
 
         An entry that is damaged is held until the next opening makes it anew.
         """
         engine, count = self.core.engine, len(verdicts)
         indexes, verdicts = np.arange(start, start + count), verdicts.copy()
-        unsound = indexes[verdicts != PULL_SOUND].tolist()
+        self.expire(cursor, indexes[verdicts == PULL_EXPIRED], pins)
+        unsound = indexes[(verdicts != PULL_SOUND) & (verdicts != PULL_EXPIRED)].tolist()
         if held := [index for index in unsound if is_damaged(engine, cursor.row, index)]:
             verdicts[np.array(held) - start] = PULL_SOUND
             with self.lock.guard():

@@ -12,8 +12,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from timerstore.calls.consuming.cursors import GroupRetries, QueueCursor
+from timerstore.calls.consuming.delivery import expired
 from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.calls.consuming.ready import Pace, ReadyCalls, new_ready
+from timerstore.calls.consuming.sendback import send_to_dead, wait_durable
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, TooLateError
@@ -21,8 +23,9 @@ from timerstore.jit.guards import RLock
 from timerstore.jit.locks import TurnLock
 from timerstore.jit.record import Bytes
 from timerstore.services.world.clock import ManualClock
-from timerstore.timelog.bytes.decode import Message, decode_message, text
+from timerstore.timelog.bytes.decode import Message, decode_message, expires_ms, text
 from timerstore.timelog.writing.compose import ACKS_GROUP, ACKS_TOPIC, read_record
+from timerstore.values.ids import Int64s
 
 # --- which acknowledgements that came with a put the offsets file knows of
 #
@@ -172,6 +175,8 @@ class Reader:
         clock = self.core.clock
         self.hand_clock = clock if isinstance(clock, ManualClock) else None
         """The clock, if it is moved by hand."""
+        self.buries_expired = False
+        """Whether what expired is to be a dead letter, as a consumer says."""
         self.claimed: set[Place] = set()
         """What is being appended again."""
 
@@ -204,13 +209,34 @@ class Reader:
             self.release(place)
             raise
 
-    def count_failed(self, failed: int, retried: int, dead: int) -> None:
-        """Count what failed, and what became of it: sent back, or given up."""
+    def count_failed(self, failed: int, retried: int, dead: int, expired: int = 0) -> None:
+        """Count what failed, and what became of it: sent back, given up, or expired."""
         self.core.check_process()
         with self.lock.guard():
             self.tally.counts.failed += failed
             self.tally.counts.retried += retried
             self.tally.counts.dead += dead
+            self.tally.counts.expired += expired
+
+    def expire(self, cursor: QueueCursor, indexes: Int64s, pins: list[Any]) -> None:
+        """Settle what expired, and count it; it is a dead letter first if that is asked for."""
+        done, queues = list[int](), self.core.engine.queues
+        try:
+            for index in indexes.tolist():
+                if self.buries_expired:
+                    offset = int(queues.read(cursor.row, index, 1)[0]["offset"])
+                    message = self.decode(offset, pins)
+                    failure = expired(expires_ms(message))
+                    send_to_dead(self.putting, self.name, message, failure, wait=False)
+                done.append(index)
+        finally:
+            if done:
+                if self.buries_expired:
+                    wait_durable(self.putting)
+                with self.lock.guard():
+                    for index in done:
+                        cursor.settle(index, index + 1)
+                self.count_failed(0, 0, len(done) if self.buries_expired else 0, len(done))
 
     def decode(self, offset: int, pins: list[Any]) -> Message:
         """Decode a message whose segment is pinned."""

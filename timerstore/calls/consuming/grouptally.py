@@ -1,8 +1,9 @@
 """Tallies: what became of the messages that one group read of one topic.
 
-Ground rules: `failed`, `retried` and `dead` are changed under the lock of the group. `handled` and
-response times are changed by kernels that keep the GIL, or in a client, which has none, under the
-tally's own lock. Who reads for statistics takes none, and may see one without the other.
+Ground rules: `failed`, `retried`, `dead` and `expired` are changed under the lock of the group.
+`handled` and response times are changed by kernels that keep the GIL, or in a client, which has
+none, under the tally's own lock. Who reads for statistics takes none, and may see one without the
+other.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ RESPONSE_BOUNDS_MS: Final = (
 900 s is how long a handler may take unless told otherwise."""
 RATE_S: Final = 60
 """Rates are of the last so many seconds."""
-COUNTERS: Final = ("handled", "failed", "retried", "dead")
+COUNTERS: Final = ("handled", "failed", "retried", "dead", "expired")
 """What is kept over a restart, with when the group read, and whose turns are taken."""
 READ_STEP_MS: Final = 3_600_000
 """That is kept to the hour, so that a group which only waits has no file written."""
@@ -74,6 +75,7 @@ class Counts:
     failed: int = 0
     retried: int = 0
     dead: int = 0
+    expired: int = 0
     read_ms: int = 0
     sum_us: int = 0
     max_us: int = 0

@@ -31,6 +31,7 @@ from timerstore.jit.record import (
     record_at,
 )
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import NEVER, read_expires_ms
 from timerstore.timelog.bytes.message import (
     GOOD,
     MessageParts,
@@ -56,6 +57,7 @@ PULL_NO_ROOM: Final = -2
 PULL_SOUND: Final = 0
 PULL_DAMAGED: Final = 1  # a message that cannot be read
 PULL_STRAY: Final = 2  # a message of another queue, of another place in this one, or size
+PULL_EXPIRED: Final = 4  # a message that expired
 PULL_WILD: Final = 3  # nothing: it points past the log's end, or says less than nothing
 
 # Rows of the numbers of a run, a column each.
@@ -94,7 +96,8 @@ READY_START: Final = 4
 READY_PULLED_US: Final = 5
 READY_COUNT: Final = 6  # of what was handed out; its caller takes it back to 0
 READY_SEGMENT: Final = 7
-_READY_WORDS: Final = 8
+READY_EXPIRES_MS: Final = 8  # when the first of a run expires; NEVER: none does
+_READY_WORDS: Final = 9
 
 
 @record
@@ -107,6 +110,7 @@ class PullPlace:
     told: Words  # int64[_READY_WORDS], out
     tag: int = 0
     precision_ms: int = 0
+    now_ms: int = 0  # what expires before is passed by
 
 
 _place_at = record_at(PullPlace)
@@ -264,7 +268,7 @@ def pull_run(place: PullPlace, run: QueueRun, room: Room) -> int:
     _measure(place, entries, at, count)
     if place.told[READY_MESSAGE_BYTES] > len(block) - bodies_at:
         return PULL_NO_ROOM
-    sound, body_end, id_end = 0, 0, 0
+    sound, body_end, id_end, first_ms = 0, 0, 0, NEVER
     _put_ends(block, ends_at, count, 0, 0, 0)
     log_end = observe(commitlog, "end")
     segment_bytes = commitlog.segment_bytes
@@ -299,6 +303,11 @@ def pull_run(place: PullPlace, run: QueueRun, room: Room) -> int:
         if found.size != size or not stands_there(buf, position, found, topic, queue_id, start + k):
             put_u8(block, verdicts_at + k, PULL_STRAY)
             continue
+        expires_ms = read_expires_ms(buf, found)
+        if expires_ms < place.now_ms:
+            put_u8(block, verdicts_at + k, PULL_EXPIRED)
+            continue
+        first_ms = min(first_ms, expires_ms)
         put_u8(block, verdicts_at + k, PULL_SOUND)
         fired_ms = get_i64(buf, stored_at(buf, position))
         due_ms = -1
@@ -328,6 +337,7 @@ def pull_run(place: PullPlace, run: QueueRun, room: Room) -> int:
         put_word(block, 8 * (RUN_TAGS * count + sound), tags)
         sound += 1
         _put_ends(block, ends_at, count, sound, body_end, id_end)
+    place.told[READY_EXPIRES_MS] = first_ms
     return sound
 
 
@@ -394,14 +404,24 @@ class Puller:
         self._topic: Bytes | None = None  # that is lent
 
     def pull(
-        self, entries: Bytes, at: int, start: int, topic: Bytes, queue_id: int, into: Columns
+        self,
+        entries: Bytes,
+        at: int,
+        start: int,
+        topic: Bytes,
+        queue_id: int,
+        into: Columns,
+        now_ms: int = 0,
     ) -> int:
         """Read the messages of entries of a topic's queue into columns, as many as these are for.
 
         `at`: where the first stands in `entries`; `start`: its index. Return how many are sound, or
         PULL_UNMAPPED, or PULL_NO_ROOM. The caller holds what it reads. O(bytes).
+
+        What expired before `now_ms` is not sound.
         """
         lent, block = self.place.lent, into.block
+        self.place.now_ms = now_ms
         lend(lent, _ENTRIES, entries)
         if topic is not self._topic:
             lend(lent, _TOPIC, topic)

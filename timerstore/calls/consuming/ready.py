@@ -229,7 +229,7 @@ def _hand_out(ready: Ready, place: PullPlace, count_max: int, span_max: int, now
     if now_ms == 0:
         now_ms, steady = clock_ms(ready.clock), steady_ns(ready.clock)
         pulled_us = steady // 1000
-    ready.counts.read_ms = now_ms
+    ready.counts.read_ms = place.now_ms = now_ms
     for k in range(ready.queue_count):
         i = (ready.turn + k) % ready.queue_count
         window = _window_at(ready.windows[i])

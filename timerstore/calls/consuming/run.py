@@ -15,6 +15,7 @@ from timerstore.calls.consuming import pull
 from timerstore.calls.consuming.cursors import QueueCursor, RetryCursor
 from timerstore.calls.consuming.delivery import (
     DEAD,
+    DROPPED,
     NAMES,
     Delivery,
     Failure,
@@ -32,7 +33,7 @@ from timerstore.core.offsets import Ranges, merged
 from timerstore.errors import InvalidArgumentError, TimerStoreError, TooLateError
 from timerstore.services.calls.appending import append_all
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.decode import Message, text
+from timerstore.timelog.bytes.decode import NEVER, Message, text
 from timerstore.timelog.writing.append import STAGE_BYTES
 from timerstore.timelog.writing.compose import (
     ACKS_TOPIC,
@@ -50,6 +51,7 @@ from timerstore.values.check_arguments import (
 )
 from timerstore.values.ids import Int64s, format_id
 from timerstore.values.kinds import check_bool, check_int
+from timerstore.values.puts import given_expires, resolve_expires_ms
 
 # --- acknowledging a message with what is put in its place, as one
 #
@@ -176,12 +178,16 @@ def _compose(putting: Putting, own_topic: str, put: dict[str, Any], now_ms: int)
     body = check_body(given["body"], len(encoded), engine.content_bytes_max)
     delay = given_delay(given["delay"], given["delay_ms"])
     times = delay, given["at"], given["at_ms"]
+    until = given_expires(given["expires"], given["expires_ms"])
     if given["delay_level"] is not None:
         level = check_level(engine, given["delay_level"], *times)
-        return stage_at_level(engine, level, topic, body, encoded, now_ms)
+        last_ms = now_ms + int(engine.level_ms[level - 1])
+        expires_ms = resolve_expires_ms(until, now_ms, last_ms)
+        return stage_at_level(engine, level, topic, body, encoded, now_ms, expires_ms)
     due_ms = resolve_due_ms(now_ms, *times, core.engine.config.max_delay_ms)
+    expires_ms, timed = resolve_expires_ms(until, now_ms, due_ms), (due_ms, encoded, given["tag"])
     putting.congestion.check(due_ms, now_ms)
-    return compose_timer(engine, topic, body, due_ms, encoded, given["tag"])
+    return compose_timer(engine, topic, body, *timed, expires_ms=expires_ms)
 
 
 # --- a run
@@ -191,8 +197,8 @@ class Run(HandedOut):
     """What `Group.pull` hands out."""
 
     __slots__ = (
-        *("_bodies", "_count", "_decoded", "_ids", "columns", "cursor", "pins", "pulled_us"),
-        *("reader", "start", "stop", "topic"),
+        *("_bodies", "_count", "_decoded", "_ids", "columns", "cursor", "expires_ms", "pins"),
+        *("pulled_us", "reader", "start", "stop", "topic"),
     )
     topic: str
 
@@ -205,11 +211,12 @@ class Run(HandedOut):
         count: int,
         pins: list[Any],
         pulled_us: int,
+        expires_ms: int = NEVER,
     ) -> None:
         """Hold the first `count` places of columns, which were read from the entry `start` on."""
         self.reader, self.topic, self.cursor, self.columns = reader, reader.topic, cursor, columns
         self.start, self.stop, self._count = start, start + columns.count, count
-        self.pins, self.pulled_us = pins, pulled_us
+        self.pins, self.pulled_us, self.expires_ms = pins, pulled_us, expires_ms
         self._bodies: Any = None
         self._ids: Any = None
         self._decoded: dict[int, Message] | None = None
@@ -408,7 +415,9 @@ class Run(HandedOut):
             return False
         putting, name, message = self.reader.putting, self.reader.name, self.message(i)
         with self.claiming(i):
-            if wait == DEAD:
+            if wait == DROPPED:
+                pass
+            elif wait == DEAD:
                 send_to_dead(putting, name, message, failure, wait=False)
             elif isinstance(wait, timedelta):
                 send_back(putting, name, message, delay=wait, wait=False)

@@ -127,7 +127,7 @@ def send_to(
         message.body,
         _key(message) + _carried(message) + failed,
         born_ms=message.born_ms,
-        flag=message.flag,
+        flag=message.flag & ~fmt.FLAG_EXPIRES,  # somebody wants to see it
         reconsume_times=reconsume_times,
     )
     entry = Staged(composed, engine.queues.row(topic), _tags_code(message), -1, 0)

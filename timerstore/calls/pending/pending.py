@@ -436,7 +436,8 @@ class PendingTimers:
         else:
             own = dict(put.properties or {})
             debounce = put.replace if isinstance(put.replace, Debounce) else None
-            payload = Payload(prepared.body, own, put.tag, keeps_tag=False, first_put_ms=None)
+            said = {"first_put_ms": None, "expires_ms": prepared.expires_ms}
+            payload = Payload(prepared.body, own, put.tag, keeps_tag=False, **said)
             id, prepared = self.keyed.put_in_place(prepared, key, payload, debounce)
         self.core.after_append(prepared.now_ms, prepared.due_ms)
         return id

@@ -29,9 +29,10 @@ from timerstore.timelog.bytes.decode import decode_properties, text, told_ms, us
 from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.writing.compose import Staged
-from timerstore.timelog.writing.frame import encode_property, new_template
+from timerstore.timelog.writing.frame import encode_expires, encode_property, new_template
 from timerstore.values.check_arguments import check_body, check_description, encode_properties
 from timerstore.values.ids import format_id
+from timerstore.values.puts import resolve_expires_ms
 
 # --- timers whose first message is gone
 
@@ -51,6 +52,8 @@ class Payload(NamedTuple):
     """False: `tag` comes in the place of the old one, too."""
     first_put_ms: int | None = KEPT
     """When the first put of a debounce was; None: it is of none."""
+    expires_ms: int | None = KEPT
+    """When it expires; None: never."""
 
 
 UNCHANGED: Final = Payload()
@@ -74,10 +77,15 @@ def compose_moved(core: Core, timer: Timer, due_ms: int, id: str, payload: Paylo
     if payload.properties is not None:
         check_description(len(properties))
     body = timer.body if payload.body is None else payload.body
-    check_body(body, len(properties), core.engine.content_bytes_max)
+    expires_ms = payload.expires_ms
+    if expires_ms == KEPT:
+        expires_ms = resolve_expires_ms(timer.expires_ms, 0, due_ms)
+    described_bytes = len(properties) + len(encode_expires(expires_ms))
+    check_body(body, described_bytes, core.engine.content_bytes_max)
     topic = timer.topic.encode("utf-8", "surrogateescape")
     said = encode_first_put(first_ms) + properties
-    return compose_timer(core.engine, topic, body, due_ms, said, tag, replaces=id)
+    timed = due_ms, said, tag
+    return compose_timer(core.engine, topic, body, *timed, replaces=id, expires_ms=expires_ms)
 
 
 def encode_described(properties: dict[str, str]) -> bytes:
@@ -96,6 +104,7 @@ def encode_first_put(first_ms: int | None) -> bytes:
 # --- one ordinary timer by its id, in a kernel or two
 
 
+_EXPIRES: Final = fmt.PROPERTY_EXPIRES.decode()
 TOPICS_MAX: Final = 1_024
 """Topics whose templates are kept: 2 KB each."""
 
@@ -192,7 +201,7 @@ class ById:
 
         Neither message is durable yet.
         """
-        if self._uncounted:
+        if self._uncounted or payload.expires_ms not in (None, KEPT):
             return None
         taken, offset = self._take(), by_id.NOT_PLAIN
         given = id, due_ms, payload.body
@@ -237,6 +246,8 @@ class ById:
         properties = decode_properties(
             message[told[SPAN_PROPERTIES] : told[SPAN_PROPERTIES_END]].tobytes()
         )
+        if payload.expires_ms == KEPT and _EXPIRES in properties:
+            return None
         first_ms = payload.first_put_ms
         if first_ms == KEPT:
             first_ms = told_ms(properties, fmt.PROPERTY_FIRST_PUT)

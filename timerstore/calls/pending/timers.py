@@ -23,6 +23,7 @@ from timerstore.timelog.bytes.decode import (
     decode_message,
     decode_properties,
     text,
+    told_expires_ms,
     told_ms,
     user_properties,
 )
@@ -36,7 +37,8 @@ class Timer:
     """A pending timer; `due_ms`, `put_ms` are epoch milliseconds, `due`, `put` datetimes in UTC.
 
     `roll_count`: how often its message was appended again on its way. `first_put_ms`: of
-    a timer that was put with `debounce`, when the first of these puts was.
+    a timer that was put with `debounce`, when the first of these puts was. `expires_ms`: after when
+    it is not handed out, if `put` said so.
     """
 
     id: str
@@ -49,6 +51,7 @@ class Timer:
     put_ms: int
     roll_count: int
     first_put_ms: int | None = None
+    expires_ms: int | None = None
 
     @property
     def due(self) -> datetime:
@@ -80,6 +83,7 @@ class Timer:
     _set_put_ms,
     _set_roll_count,
     _set_first_put_ms,
+    _set_expires_ms,
 ) = (getattr(Timer, each.name).__set__ for each in fields(Timer))
 
 
@@ -94,6 +98,7 @@ def _new_timer(
     put_ms: int,
     roll_count: int,
     first_put_ms: int | None,
+    expires_ms: int | None,
 ) -> Timer:
     """Return a timer; to set its slots takes half as long as a frozen dataclass does."""
     timer = object.__new__(Timer)
@@ -107,6 +112,7 @@ def _new_timer(
     _set_put_ms(timer, put_ms)
     _set_roll_count(timer, roll_count)
     _set_first_put_ms(timer, first_put_ms)
+    _set_expires_ms(timer, expires_ms)
     return timer
 
 
@@ -169,7 +175,7 @@ def from_parts(
         return to_timer(properties, body, due_ms, born_ms)
     key = text(view[key_at:key_end].tobytes()) if key_at >= 0 else None
     tag = text(view[tag_at:tag_end].tobytes()) if tag_at >= 0 else None
-    return _new_timer(id, topic, body, key, tag, {}, due_ms, born_ms, 0, None)
+    return _new_timer(id, topic, body, key, tag, {}, due_ms, born_ms, 0, None, None)
 
 
 def read_timer(core: Core, offset: int, due_ms: int) -> Timer:
@@ -197,4 +203,5 @@ def to_timer(
         put_ms=put_ms,
         roll_count=int(properties.get("TIMER_ROLL_TIMES", "0")),
         first_put_ms=told_ms(properties, fmt.PROPERTY_FIRST_PUT),
+        expires_ms=told_expires_ms(properties),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from timerstore.timelog.writing.compose import Staged, compose, stage_messages
 from timerstore.timelog.writing.frame import (
     Puts,
     Template,
+    encode_expires,
     encode_property,
     encode_tag,
     encode_waiting,
@@ -41,7 +43,7 @@ from timerstore.values.check_arguments import (
 )
 from timerstore.values.ids import Int64s, TimerIds, format_id
 from timerstore.values.kinds import Duration, as_int, shown_int
-from timerstore.values.puts import Put
+from timerstore.values.puts import Put, resolve_expires_ms
 
 # --- appending new timers: composed one by one, or many framed by a kernel
 
@@ -66,6 +68,7 @@ def compose_timer(
     tag: str | None,
     *,
     replaces: str | None = None,
+    expires_ms: int | None = None,
 ) -> Staged:
     """Compose one timer message, and say where it is staged.
 
@@ -75,7 +78,9 @@ def compose_timer(
     text = encode_waiting(fmt.PROPERTY_DUE, b"%d" % due_ms, key, topic)
     if replaces is not None:
         text += encode_property(fmt.PROPERTY_REPLACES, replaces.encode("utf-8", "surrogateescape"))
-    message = compose(fmt.TIMER_TOPIC, body, text + properties, born_ms=engine.clock.now_ms)
+    text += encode_expires(expires_ms) + properties
+    flag = 0 if expires_ms is None else fmt.FLAG_EXPIRES
+    message = compose(fmt.TIMER_TOPIC, body, text, born_ms=engine.clock.now_ms, flag=flag)
     tags_code = 0 if tag is None else java_hash_of(tag)
     return Staged(message, 0, tags_code, engine.queues.row(topic), 1, due_ms)
 
@@ -86,20 +91,26 @@ class Putter:
     def __init__(self, core: Core, admission: Admission, space: Space) -> None:
         self.core, self.engine = core, core.engine
         self._admission, self._space = admission, space
-        self._templates: dict[tuple[bytes, str | None, int, bytes], Template] = {}
+        self._templates: dict[tuple[bytes, str | None, int, bytes, int], Template] = {}
 
     def template(
-        self, topic: bytes, tag: str | None, level: int = 0, carried: bytes = b""
+        self,
+        topic: bytes,
+        tag: str | None,
+        level: int = 0,
+        carried: bytes = b"",
+        flag: int = 0,
     ) -> Template:
         """Return the template for a topic with a tag, of timers or of a delay level.
 
         `carried`: more properties, as they stand in a message.
         """
-        found, engine = self._templates.get((topic, tag, level, carried)), self.engine
+        named, engine = (topic, tag, level, carried, flag), self.engine
+        found = self._templates.get(named)
         if found is None:
             if len(self._templates) >= TEMPLATES_MAX:
                 self._templates.clear()
-            found = self._templates[topic, tag, level, carried] = new_template(
+            found = self._templates[named] = new_template(
                 topic,
                 level=level,
                 level_ms=int(engine.level_ms[level - 1]) if level else 0,
@@ -108,6 +119,7 @@ class Putter:
                 pending_row=engine.queues.row(topic) + (QUEUE_COUNT_MAX if level else 0),
                 change=1,
                 tags_code=0 if tag is None else java_hash_of(tag),
+                flag=flag,
                 properties=carried if tag is None else encode_tag(tag) + carried,
             )
         return found
@@ -122,13 +134,14 @@ class Putter:
         now_ms: int,
         level: int,
         carried: bytes = b"",
+        flag: int = 0,
     ) -> TimerIds:
         """Append one message for each body; see `TimerStore.put_many`.
 
         `due_ms`: with a `level` that level, for all. `carried`: properties that all have.
         """
         engine, offsets = self.engine, np.empty(len(due_ms), np.int64)
-        template, stage = self.template(topic, tag, level, carried), self.core.take_stage()
+        template, stage = self.template(topic, tag, level, carried, flag), self.core.take_stage()
         extras, done = NO_PIECES if keys is None else keys.pieces, 0
         around_bytes = fmt.MESSAGE_HEADER_BYTES + len(template.tail) + len(template.extra) + 64
         sizes = bodies.pieces.length + (0 if keys is None else extras.length) + around_bytes
@@ -209,6 +222,7 @@ def stage_at_level(
     body: bytes,
     properties: bytes,
     now_ms: int,
+    expires_ms: int | None = None,
     *,
     key: bytes | None = None,
     born_ms: int | None = None,
@@ -226,10 +240,10 @@ def stage_at_level(
     message = compose(
         fmt.LEVEL_TOPIC,
         body,
-        text + properties,
+        text + encode_expires(expires_ms) + properties,
         born_ms=now_ms if born_ms is None else born_ms,
         queue_id=level - 1,
-        flag=flag,
+        flag=flag if expires_ms is None else fmt.FLAG_EXPIRES,
         reconsume_times=reconsume_times,
     )
     row = engine.queues.row(topic) + QUEUE_COUNT_MAX
@@ -249,6 +263,7 @@ class Prepared(NamedTuple):
     level: int  # from 1; 0: none
     now_ms: int  # what its due time was reckoned from
     due_ms: int
+    expires_ms: int | None
     is_delayed: bool  # its due time is a delay behind `now_ms`
 
     def due_from(self, now_ms: int) -> Prepared:
@@ -293,15 +308,18 @@ class Putting:
         if not level:
             due_ms = resolve_due_ms(now_ms, *put.times, engine.config.max_delay_ms)
         described = put.described()
-        body = check_body(put.body, len(described), engine.content_bytes_max)
         if level:
             due_ms = now_ms + int(engine.level_ms[level - 1])
-        else:
+        expires_ms = resolve_expires_ms(put.expires, now_ms, due_ms)
+        described_bytes = len(described) + len(encode_expires(expires_ms))
+        body = check_body(put.body, described_bytes, engine.content_bytes_max)
+        if not level:
             self.congestion.check(due_ms, now_ms)
             self.admission.enter()
         self.space.check()
         is_delayed = put.at is None and put.at_ms is None
-        return Prepared(put.topic, body, described, put.tag, level, now_ms, due_ms, is_delayed)
+        told = level, now_ms, due_ms, expires_ms, is_delayed
+        return Prepared(put.topic, body, described, put.tag, *told)
 
     def append(self, prepared: Prepared) -> str:
         """Append what is prepared, and return its id; it is not durable yet, nor noticed."""
@@ -312,18 +330,21 @@ class Putting:
             prepared.tag,
             prepared.due_ms,
         )
+        expires_ms = prepared.expires_ms
         self.short_way.add(prepared.topic, level)
         if level:
-            entry = stage_at_level(engine, level, topic, body, described, prepared.now_ms)
+            now_ms = prepared.now_ms
+            entry = stage_at_level(engine, level, topic, body, described, now_ms, expires_ms)
             offset = self.putter.append(entry, prepared.now_ms) | fmt.LEVEL_MARK
         else:
-            entry = compose_timer(engine, topic, body, due_ms, described, tag)
+            timed = due_ms, described, tag
+            entry = compose_timer(engine, topic, body, *timed, expires_ms=expires_ms)
             offset = self.putter.append(entry, self.core.clock.now_ms)
         return format_id(due_ms, offset, engine.store_tag)
 
     def append_short(self, prepared: Prepared) -> str | None:
         """Do the same by the short way, if that can be; None: it cannot."""
-        if prepared.level:
+        if prepared.level or prepared.expires_ms is not None:
             return None
         timer = Put(prepared.body, prepared.topic, at_ms=prepared.due_ms)
         code = 0 if prepared.tag is None else java_hash_of(prepared.tag)
@@ -340,6 +361,7 @@ class Putting:
         tag: str | None,
         delay_level: int | None,
         jitter: Duration | None = None,
+        expires: timedelta | int | None = None,
         *,
         carried: bytes = b"",
     ) -> TimerIds:
@@ -362,11 +384,15 @@ class Putting:
             due_ms = np.full(len(data), level, np.int64)
         if len(data) == 0:
             return TimerIds(due_ms, due_ms.copy(), engine.store_tag)
+        last_ms = now_ms + int(engine.level_ms[level - 1]) if level else int(due_ms.max())
+        expires_ms, flag = resolve_expires_ms(expires, now_ms, last_ms), 0
+        if expires_ms is not None:
+            carried, flag = encode_expires(expires_ms) + carried, fmt.FLAG_EXPIRES
         check_lengths(data, texts, tag, engine.content_bytes_max, len(carried))
         if not level:
             self.congestion.check(due_ms, now_ms)
         return self.putter.append_many(
-            topic_bytes, tag, data, texts, due_ms, now_ms, level, carried
+            topic_bytes, tag, data, texts, due_ms, now_ms, level, carried, flag
         )
 
 

@@ -197,8 +197,10 @@ class ShortWay:
         """
         if not self._addresses:
             return None
-        body, topic, delay, at, due_ms, key, tag, properties, level, if_absent, replace = given
-        if if_absent is not False or replace is not False or type(topic) is not str:
+        body, topic, delay, at, due_ms, key, tag, properties, level, if_absent, how, until = given
+        if if_absent is not False or how is not False or until is not None:
+            return None
+        if type(topic) is not str:
             return None
         where: object = topic
         now_ms = 0  # the kernel asks the clock
