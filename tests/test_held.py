@@ -21,6 +21,7 @@ PYTHON_LOCKS = {"Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "
 NAMES = {*UNDONE, *set().union(*UNDONE.values()), *PYTHON_LOCKS, "guard"}
 THREADS_OF_OURS = {
     "timerstore/consumer/handling.py",
+    "timerstore/consumer/threads.py",
     "timerstore/share/server.py",
     "timerstore/share/answers.py",
 }

@@ -82,7 +82,9 @@ class Heard(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Note it."""
         text = record.getMessage()
-        ours = record.pathname.endswith(("consumer/handling.py", "recovery_findings.py"))
+        ours = record.pathname.endswith(
+            ("consumer/handling.py", "consumer/threads.py", "recovery_findings.py")
+        )
         ours |= _OF_A_RESTORE in text
         is_full = any(isinstance(each, StoreFullError) for each in record.args or ())
         ours |= self.fills and (is_full or hasattr(record, "waiting_for_space"))
