@@ -157,8 +157,18 @@ class AnyStore(Protocol):
             at = None
         return self._calls.put(
             (
-                *(body, topic, delay, at, at_ms, key, tag, properties, delay_level),
-                *(if_absent, how, until),
+                body,
+                topic,
+                delay,
+                at,
+                at_ms,
+                key,
+                tag,
+                properties,
+                delay_level,
+                if_absent,
+                how,
+                until,
             )
         )
 
