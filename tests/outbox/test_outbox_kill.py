@@ -16,14 +16,19 @@ import pytest
 
 import timerstore
 from tests.outbox.apps import App
+from tests.rigs import outbox_life
 from tests.rigs.program import FILES
 from tests.rigs.waiting import wait_until
 from tests.small_store import small
 from tests.tiers import SEED, how_many
+from timerstore import TimerStore
+from timerstore.outbox import Relay
+from timerstore.testing import Program
 
 pytestmark = [pytest.mark.on_disk, pytest.mark.slow]
 
 KILLS = how_many("OUTBOX_KILLS", 6, 60)
+STEPS = how_many("OUTBOX_STEPS", 5, 60)
 WORKER = FILES / "tests" / "rigs" / "outbox_worker.py"
 
 
@@ -94,3 +99,40 @@ def judge(folder: Path, count: int) -> None:
     found = Counter(int(body) for _, body in ids)
     assert {number: times for number, times in found.items() if times > 1} == {}, "twice"
     assert set(range(count)) - set(found) == set(), "lost"
+
+
+# --- at each step of the store's disk
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(200 + 20 * STEPS)
+@pytest.mark.parametrize("durability", ["group", "process"])
+def test_at_each_step_of_the_disk(tmp_path: Path, durability: str, record_property: Any) -> None:
+    """A kill, or a power cut, which the database survives: what it deleted, the store has."""
+    crashed, config = 0, outbox_life.config_of(durability)
+    with Program(outbox_life.work) as program:
+
+        def life(crash: Any, name: str, **given: int) -> Any:
+            (tmp_path / name).mkdir()
+            app, path = App(tmp_path / name, None), tmp_path / name / "s"
+            bodies = [b"%d" % i for i in range(outbox_life.COUNT)]
+            app.put(bodies)
+            done = crash(path, durability, app.url, **given)
+            with TimerStore(path, config=config) as store:
+                relay = Relay(store, app.url)
+                while app.count:
+                    relay.step()
+                relay.close()
+                found = Counter[bytes]()
+                while len(batch := store.pull("t", timeout=0.3)):
+                    found.update(batch.bodies.to_pylist())
+            assert found == Counter(bodies)
+            return done
+
+        whole = life(program.run, "whole")
+        for number in range(STEPS):
+            step = (number * whole.step_count + SEED) // STEPS % whole.step_count
+            crashed += life(program.kill, f"kill{number}", step=step).crashed
+            crashed += life(program.cut_power, f"power{number}", step=step, seed=SEED).crashed
+    assert crashed > STEPS
+    record_property("cuts", crashed)
