@@ -33,7 +33,7 @@ from timerstore.tables import read_table
 from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files.disk import Disk
 from timerstore.validation import validate
-from timerstore.values.check_arguments import check_body
+from timerstore.values.check_arguments import DUE_MS_MAX, check_body
 
 pytestmark = pytest.mark.slow
 
@@ -137,6 +137,7 @@ class Whole:
 WHOLE = dict.fromkeys(("limit", "max_count", "threads", "batch_count", "partitions"), 2)
 WHOLE |= {"bucket_ms": 1_000, "delay_level": 1, "delay_ms": 5, "ack_index": 1}
 WHOLE |= {"at_ms": NOW_MS + 60_000, "start_ms": NOW_MS, "end_ms": NOW_MS + 60_000}
+WHOLE |= {"expires_ms": DUE_MS_MAX, "burst": 2}
 WHOLE |= {"pull_count": 8, "max_attempts": 3, "start": NOW_MS}
 WHOLE |= {"split_bytes": 4_096, "roll_window_slots": 9}
 """A good value of each argument that takes a whole number."""
@@ -162,7 +163,7 @@ def test_whole_numbers_of_any_library(
 
     calls: list[tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = [
         *((getattr(store, name), partial(arguments_of, name)) for name in CALLS),
-        (timerstore.Consumer, lambda: {"store": store, "group": "g"}),
+        (timerstore.Consumer, lambda: {"store": store, "group": "g", "rate": "9/s"}),
         (timerstore.Retry, dict),
         (timerstore.ManualClock, dict),
         (read_table, lambda: {"path": store.path, "table": "units"}),

@@ -56,6 +56,7 @@ def told_by_a_child(calls: Calls) -> dict[str, str]:
 
 
 HARMLESS = {
+    "Group.turn_ms",
     # What is in memory alone, what the end of a `with` block calls, what a clock calls.
     *("TimerStore.close", "TimerStore.abandon", "Consumer.close"),
     *("a clock that asks", "a clock that came"),
@@ -118,6 +119,8 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         "Group.pull_long": lambda: group.pull_long(1),
         "Group.decode": lambda: group.decode(int(run.offsets[0]), run.pins),
         "Group.empty": group.empty,
+        "Group.turn_ms": group.turn_ms,
+        "Group.expire": lambda: group.expire(run.cursor, np.zeros(1, np.int64), run.pins),
         "Group.belong_to": lambda: group.belong_to(lambda *_: 0),
         "Group.has_hidden": group.has_hidden,
         "Run.settle": lambda: run.settle(0),

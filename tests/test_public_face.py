@@ -27,7 +27,7 @@ CALLS = {
     "Batch": "bodies due_ms fired fired_ms ids ack to_arrow __len__ __iter__",
     "Delivery": (
         "id topic body key tag properties due due_ms fired fired_ms lateness_ms attempt group "
-        "queue_id queue_index offset json ack nack ack_and_put ack_and_put_many"
+        "expires_ms queue_id queue_index offset json ack nack ack_and_put ack_and_put_many"
     ),
     "DeadLetter": (
         "id topic body key tag properties attempts died_ms first_failed_ms error_type error_text "

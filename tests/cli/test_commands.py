@@ -121,7 +121,7 @@ def test_put_makes_the_store_and_takes_every_option(run: Run, tmp_path: Path) ->
 def test_put_with_a_jitter(run: Run, path: Path) -> None:
     at, late = 4_070_908_800_000, 4_070_908_800_000 + 3_600_000
     run("put", path, "--lines", "--at-ms", at, "--jitter", "1h", input=b"1\n2\n3\n4")
-    run("put", path, "x", "--at-ms", at, "--jitter", "1h")
+    run("put", path, "x", "--at-ms", at, "--jitter", "1h", "--expires", "5000w")
     due = [
         json.loads(line)["due_ms"] for line in run("pending", path, "--json").stdout.splitlines()
     ]

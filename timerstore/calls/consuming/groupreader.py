@@ -220,6 +220,7 @@ class Reader:
 
     def expire(self, cursor: QueueCursor, indexes: Int64s, pins: list[Any]) -> None:
         """Settle what expired, and count it; it is a dead letter first if that is asked for."""
+        self.core.check_process()
         done, queues = list[int](), self.core.engine.queues
         try:
             for index in indexes.tolist():
