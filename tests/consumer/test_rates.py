@@ -241,6 +241,15 @@ def test_damaged_entries_take_no_turns(bench: Callable[..., Bench]) -> None:
     assert [body for _, body in b.seen] == ["-2"]
 
 
+def test_what_expires_while_it_waits_takes_no_turn(bench: Callable[..., Bench]) -> None:
+    b = bench(rate="1/s", burst=1)
+    b.put("-0")
+    b.put("-1", expires=timedelta(milliseconds=500))
+    b.put("-2")
+    b.clock.advance(timedelta(seconds=1))
+    assert b.seen == [(0, "-0"), (1_000, "-2")]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -160,7 +160,7 @@ class GroupTally:
         """Return what is kept over a restart."""
         kept: dict[str, Any] = {name: getattr(self.counts, name) for name in COUNTERS}
         read_ms = self.counts.read_ms // READ_STEP_MS * READ_STEP_MS
-        turns = {key: -(-full_ns // 1_000_000) for key, full_ns in list(self.full_ns.items())}
+        turns = dict(self.full_ns)
         return kept | ({"readMs": read_ms} if read_ms else {}) | ({"turns": turns} if turns else {})
 
     def go_on_from(self, counters: dict[str, Any]) -> None:
@@ -169,7 +169,7 @@ class GroupTally:
             setattr(self.counts, name, whole(counters.get(name, 0)))
         self.counts.read_ms = whole(counters.get("readMs", 0))
         turns = counters.get("turns", {}).items()
-        self.full_ns = {key: 1_000_000 * whole(full_ms) for key, full_ms in turns}
+        self.full_ns = {key: whole(full_ns) for key, full_ns in turns}
 
 
 def response_quantile_ms(buckets: tuple[int, ...], share: float, max_ms: float) -> float:

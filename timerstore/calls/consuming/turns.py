@@ -112,7 +112,7 @@ class Buckets:
 
     def give_back(self, key: str) -> None:
         """Give back a turn that was taken just now, for what nobody was handed."""
-        self.full_ns[key] = self.full_ns.get(key, 0) - self.rate.interval_ns
+        self.full_ns[key] = max(0, self.full_ns.get(key, 0) - self.rate.interval_ns)
 
     def has_room(self, now_ns: int) -> bool:
         """Tell whether another key may take a turn; forget those that have their whole burst."""
