@@ -27,7 +27,7 @@ CALLS = {
     "Batch": "bodies due_ms fired fired_ms ids ack to_arrow __len__ __iter__",
     "Delivery": (
         "id topic body key tag properties due due_ms fired fired_ms lateness_ms attempt group "
-        "expires_ms queue_id queue_index offset json ack nack ack_and_put ack_and_put_many"
+        "expires expires_ms queue_id queue_index offset json ack nack ack_and_put ack_and_put_many"
     ),
     "DeadLetter": (
         "id topic body key tag properties attempts died_ms first_failed_ms error_type error_text "
@@ -37,7 +37,8 @@ CALLS = {
         "id state due due_ms topic key put_ms fired_ms cancelled_ms moved_to offset groups why"
     ),
     "GroupFound": "group state attempt",
-    "Timer": "id topic body key tag properties due due_ms put_ms roll_count",
+    "Timer": "id topic body key tag properties due due_ms put_ms roll_count "
+    "first_put first_put_ms expires expires_ms",
     "Config": "from_toml from_env",
     "Consumer": (
         "on subscribe start run step close stats dead_letters retry_dead_letters drop_dead_letters "

@@ -304,6 +304,11 @@ class Delivery(Stays):
         return None if ms == NEVER else ms
 
     @property
+    def expires(self) -> datetime | None:
+        """After when it is not handed out, in UTC."""
+        return None if self.expires_ms is None else moment(self.expires_ms)
+
+    @property
     def attempt(self) -> int:
         """How often it was sent back before: 0 at the first time."""
         return self._handed.message(self._i).reconsume_times

@@ -63,6 +63,16 @@ class Timer:
         """When it was put, in UTC."""
         return moment(self.put_ms)
 
+    @property
+    def first_put(self) -> datetime | None:
+        """When the first put of a debounce was, in UTC."""
+        return None if self.first_put_ms is None else moment(self.first_put_ms)
+
+    @property
+    def expires(self) -> datetime | None:
+        """After when it is not handed out, in UTC."""
+        return None if self.expires_ms is None else moment(self.expires_ms)
+
     def _repr_html_(self) -> str:
         """Show it in a notebook; of a long body the beginning."""
         shown = {each.name: getattr(self, each.name) for each in fields(self)}
