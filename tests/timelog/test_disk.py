@@ -284,22 +284,24 @@ def test_where_no_rename_keeps_what_is_there_nothing_gets_a_name(
 
 
 @pytest.mark.whole
-def test_whichever_look_at_a_file_fails_it_is_an_error_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("call", ["status_at", "os.unlink", "os.rename", "os.mkdir", "os.open"])
+def test_whichever_call_of_a_life_fails_it_is_an_error_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    look_at, left = disk_module.status_at, 0
+    owner, name = (os, call[3:]) if call.startswith("os.") else (disk_module, call)
+    ask, left, number = getattr(owner, name), 0, 0
 
-    def fail(path: Path, at: Any) -> os.stat_result:
+    def fail(*args: Any, **kwargs: Any) -> Any:
         nonlocal left
         left -= 1
         if left == 0:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        return look_at(path, at)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(args[0]))
+        return ask(*args, **kwargs)
 
-    monkeypatch.setattr(disk_module, "status_at", fail)
-    number = 0
     while left <= 0:
         number = left = number + 1
-        with suppress(timerstore.TimerStoreError), timerstore.open(tmp_path / str(number)) as store:
-            store.put(b"body", topic="t")
-    assert number > 20, "a life looks at files"
+        with monkeypatch.context() as patch, suppress(timerstore.TimerStoreError):
+            patch.setattr(owner, name, fail)
+            with timerstore.open(tmp_path / str(number)) as store:
+                store.put(b"body", topic="t")
+    assert number > 1, "a life asks for that"

@@ -27,6 +27,7 @@ from timerstore.services.world.clock import ManualClock, unlisten
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.jsonfile import write_json
+from timerstore.timelog.files.oserrors import told_of
 from timerstore.timelog.writing.compose import Staged, stage_messages
 
 # --- what a broker wants to read besides
@@ -220,13 +221,14 @@ def close(
         core.runner.stop()
         try:
             if flush and core.engine.failure.error is None and not core.flushed:
-                consuming.write()
-                core.flusher.flush(clean=True)
-                if last is not None:
-                    last()
-                if core.flusher.last is not None and core.flusher.last.clean:
-                    remove_abort(core.disk, core.path)
-        except (TimerStoreError, OSError):  # the disk's; a signal's is flushed by the next call
+                with told_of(core.path):
+                    consuming.write()
+                    core.flusher.flush(clean=True)
+                    if last is not None:
+                        last()
+                    if core.flusher.last is not None and core.flusher.last.clean:
+                        remove_abort(core.disk, core.path)
+        except TimerStoreError:  # the disk's; a signal's is flushed by the next call
             core.flushed = True
             core.let_go()
             raise
