@@ -478,10 +478,11 @@ class Answers:
                 raise InvalidArgumentError("Send level, or delay_ms.")
 
         def do(held: Run) -> bool:
-            if held.send_again(place, wait, Failure(*failure)):
+            why = Failure(*failure)
+            if held.send_again(place, wait, why):
                 wait_durable(self._store.putting)
                 held.settle_some([place], handled=False)
-                is_expired, is_dead = failure[0] == EXPIRED, wait == DEAD
+                is_expired, is_dead = why.kind == EXPIRED, wait == DEAD
                 is_back = wait not in (DEAD, DROPPED)
                 held.reader.count_failed(not is_expired, is_back, is_dead, is_expired)
             return True
