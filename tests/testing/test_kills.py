@@ -1,13 +1,19 @@
 """A program that is killed, or loses its power, at its steps: nothing that was promised is lost."""
 
+import itertools
+import os
+import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.rigs import orders
+from tests.small_store import SMALL
 from tests.tiers import SEED, Told, how_many
-from timerstore import InvalidArgumentError
+from timerstore import InvalidArgumentError, TimerStore
 from timerstore.testing import Account, Ledger, Program
 
 pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
@@ -45,6 +51,33 @@ def test_nothing_is_lost_at_any_step(
     assert crashed > 2 * STEPS and put > 200
     record_property("cuts", cut)
     record_property("kills", crashed - cut)
+
+
+def fork_slowly() -> None:
+    os.register_at_fork(after_in_child=partial(time.sleep, 0.05))
+
+
+def replace_all_the_while(path: str) -> None:
+    """Have one thread replace files while another one takes steps."""
+    disk = TimerStore(path, config=SMALL).core.disk
+
+    def replace() -> None:
+        for number in itertools.count():
+            disk.replace(Path(path, "config", f"whole{number}"), b"whole")
+
+    threading.Thread(target=replace, daemon=True).start()
+    while True:
+        disk.event("sync", Path(path))
+        time.sleep(0.001)
+
+
+@pytest.mark.timeout(120)
+def test_no_thread_goes_on_while_the_power_is_cut(tmp_path: Path) -> None:
+    with Program(replace_all_the_while, prepare=fork_slowly) as program:
+        for seed in range(6):
+            assert program.cut_power(tmp_path / f"{seed}", step=150 + seed, seed=seed).crashed
+    files = [each for each in tmp_path.glob("*/config/whole*") if not each.suffix]
+    assert files and {each.read_bytes() for each in files} == {b"whole"}
 
 
 def test_at_a_moment(program: Program, tmp_path: Path) -> None:

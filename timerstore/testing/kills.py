@@ -360,21 +360,22 @@ class _Steps:
 
     def take(self) -> None:
         """Take the next step, or end."""
+        global _is_over
+        while _is_over:
+            time.sleep(3_600)
         if next(self.numbers) != self.last:
             return
-        global _is_over
         _tell("crash", self.last)
         pid, _is_over = os.getpid(), True
-        if self.disks and _fork() == 0:
-            # The one who cuts sees what was durable at this moment. All others stand still.
-            _is_over = False
+        # Until this process is killed no other thread of it runs Python: the child, who cuts,
+        # would not know what it did.
+        sys.setswitchinterval(1_000)
+        if not self.disks or _fork() != 0:
             os.kill(pid, signal.SIGKILL)
-            while os.getppid() == pid:
-                time.sleep(0.001)
-            self._cut()
-        if not self.disks:
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(3_600)
+        _is_over = False
+        while os.getppid() == pid:
+            time.sleep(0.001)
+        self._cut()
 
     def _cut(self) -> NoReturn:
         try:
