@@ -378,6 +378,32 @@ def test_wrong_handlers_are_told_what_to_pass(tmp_path: Path) -> None:
     run("asyncio", main)
 
 
+@pytest.mark.parametrize("batch_count", [1, 3])
+def test_what_expires_in_a_step_is_seen_to_in_that_step(tmp_path: Path, batch_count: int) -> None:
+    async def main() -> None:
+        clock, seen = timerstore.ManualClock(), list[bytes]()
+        async with timerstore.aio.open(tmp_path / "s", config=QUICK, clock=clock) as store:
+            consumer = timerstore.aio.Consumer(
+                store, "g", expired="dead_letter", batch_count=batch_count, pull_count=4
+            )
+
+            @consumer.on("t")
+            async def handle(given: Any) -> None:
+                seen.extend(d.body for d in (given if batch_count > 1 else [given]))
+                clock.advance(timedelta(seconds=10))
+
+            for i in range(6):
+                more = {"expires": timedelta(seconds=5)} if i in (3, 5) else {}
+                await store.put(b"%d" % i, topic="t", **more)
+            while await consumer.step():
+                pass
+            assert seen == [b"0", b"1", b"2", b"4"]
+            assert [letter.body for letter in await store.dead_letters("g")] == [b"3", b"5"]
+            await consumer.close()
+
+    run("asyncio", main)
+
+
 @kinds
 @pytest.mark.parametrize("ordered", [True, "key"])
 def test_in_order(tmp_path: Path, kind: str, config: Any, ordered: Any) -> None:

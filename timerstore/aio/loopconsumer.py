@@ -255,14 +255,16 @@ class Handlers:
         error: BaseException | None = None
         if task.handed.expires_ms != NEVER:
             unexpired, steps = handling.part_expired(task)
-            if steps:
-                self._finish(steps, context)
             if unexpired is not task:
-                call = self._calls.pop(task)
+                end, call = self._finish(steps, context), self._calls.pop(task, None)
+                if call is None:  # `step` calls it, and returns once all has ended
+                    await asyncio.shield(end)
+                elif unexpired is not None:
+                    self._calls[unexpired] = call
                 if unexpired is None:
                     self._source.wake()
                     return
-                self._calls[unexpired], task = call, unexpired
+                task = unexpired
         try:
             handling.begin(task)
             result = await task.subscription.handler(handling.argument(task))

@@ -242,7 +242,7 @@ class LimitedSubscription(Subscription):
                     run = self.group.pull(count_max, self._room)
             else:
                 run = self.group.pull_long(count_max, self._room, self.rate)
-                self.may_hide = run is None and self.group.turn_ms() == inf
+                self.may_hide = run is None and self.group.may_hide(self.rate)
             if run is None:
                 return []
             try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,6 +18,7 @@ from tests.models.turns_model import Bucket, check_windows
 from tests.small_store import SMALL
 from timerstore import InvalidArgumentError, ManualClock, TimerStore
 from timerstore.calls.consuming import turns as turns_module
+from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.run import Run
 from timerstore.calls.consuming.turns import Buckets, Rate, key_in
 from timerstore.testing.disk import QuietDisk
@@ -228,3 +231,31 @@ def test_a_group_is_handed_what_its_rate_allows(
             assert not any(row.lag_count for row in bench.store.stats().groups)
         finally:
             bench.store.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TimerStore]:
+    with TimerStore(tmp_path / "s", config=SMALL, clock=ManualClock(), disk=QuietDisk()) as made:
+        yield made
+
+
+def put_of(store: TimerStore, *names: str, **more: Any) -> None:
+    for name in names:
+        store.put(name.encode(), topic="t", properties={"k": name[0]}, **more)
+    store.core.play_now()
+
+
+def bodies(run: Run | None) -> list[bytes]:
+    return [d.body for d in run or ()]
+
+
+@pytest.mark.parametrize("by", [None, "k"])
+def test_what_is_not_durable_may_have_a_turn_though_another_key_waits(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch, by: str | None
+) -> None:
+    synced = list[bool]()
+    monkeypatch.setattr(Group, "make_visible", lambda self: bool(synced.append(True)))
+    put_of(store, "a0", "a1")
+    pull = partial(store.consuming.pull_in_turn, rate_of("1/h", 1, by), "t", "g", 8)
+    assert bodies(pull()) == [b"a0"] and bodies(pull()) == []
+    assert synced == ([True] if by else [])

@@ -9,7 +9,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from math import inf
 from sys import modules
 from typing import Final, Literal
 from weakref import WeakSet
@@ -295,7 +294,7 @@ class Consuming:
         count = check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
         reader = self.group(topic, group)
         run = reader.pull_long(count, None, rate)
-        if run is None and reader.turn_ms() == inf and reader.make_visible():
+        if run is None and reader.may_hide(rate) and reader.make_visible():
             run = reader.pull_long(count, None, rate)
         return reader.empty() if run is None else run
 

@@ -302,6 +302,10 @@ class Group(Reader):
         turns = self.turns
         return inf if turns is None else turns.left_ms()
 
+    def may_hide(self, rate: Rate) -> bool:
+        """Tell whether what is not durable yet may have a turn, if nothing else has one."""
+        return bool(rate.by) or self.turn_ms() == inf
+
     def _hand_out_in_turn(
         self, count_max: int, room: Room | None, rate: Rate
     ) -> tuple[QueueCursor, int, int] | None:
