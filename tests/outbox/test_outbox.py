@@ -272,6 +272,39 @@ def test_rows_of_many_bytes_go_in_parts(app: App, tmp_path: Path) -> None:
     assert sizes == [5, len(largest), 1_000_000, 2_000_000, len(largest), 4]
 
 
+@pytest.mark.parametrize(
+    "bodies",
+    [
+        [b"%d" % i for i in range(40)],
+        [bytes(1_600_000), b"x" * 3_000_000, b"last"],
+    ],
+    ids=["refused", "large"],
+)
+def test_rows_that_another_relay_puts_between_two_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bodies: list[bytes]
+) -> None:
+    app = App(tmp_path, None)
+    app.put(bodies[:-1], at_ms=MOMENT_MS)
+    if len(bodies) > 3:
+        app.insert(topic="no spaces")
+    app.put(bodies[-1:], at_ms=MOMENT_MS)
+    with TimerStore(tmp_path / "s", config=small(log_bytes=1 << 23)) as store:
+        relay, other = Relay(store, app.url), Relay(store, app.url)
+        hand_on = relay._hand_on
+
+        def cut_in(*given: Any) -> bool:
+            is_ours = hand_on(*given)
+            other.step()
+            other.close()
+            return is_ours
+
+        monkeypatch.setattr(relay, "_hand_on", cut_in)
+        while app.rows("count(*)", "error is null") != [(0,)]:
+            relay.step()
+        relay.close()
+        assert [d.body for d in taken(store)] == bodies
+
+
 # --- what is refused, what is full, what is gone
 
 

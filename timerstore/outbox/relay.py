@@ -116,12 +116,13 @@ class Relay(Closes):
 
     def _put_rows(self, rows: Sequence[Row]) -> int:
         """Put rows in their order, fewer at once if the store refuses them; return how many."""
-        count, many = 0, len(rows)
+        count, many, named = 0, len(rows), self._finished
         while rows:
             part = rows[:many]
+            if not self._take_turn() or self._finished != named:
+                break  # another relay had the turn meanwhile: it may have put these rows
             try:
-                puts = [_as_put(each) for each in part]
-                if not self._take_turn() or not self._hand_on(puts, [each[:2] for each in part]):
+                if not self._hand_on([_as_put(each) for each in part], [each[:2] for each in part]):
                     break
             except (InvalidArgumentError, StoreFullError) as e:
                 if len(part) > 1:
@@ -131,7 +132,7 @@ class Relay(Closes):
                     raise
                 self._refuse(part[0], str(e)[:_ERROR_LENGTH_MAX])
             else:
-                count, many = count + len(part), many * 2
+                count, many, named = count + len(part), many * 2, self._finished
             rows = rows[len(part) :]
         return count
 
