@@ -392,6 +392,27 @@ def test_a_server_that_goes_away_and_comes_back(postgres: Any, tmp_path: Path) -
     assert found == [b"%d" % i for i in range(6)]
 
 
+def test_a_relay_that_never_finds_an_empty_table_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = App(tmp_path, None)
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        relay = Relay(store, app.url)
+        hand_on = relay._hand_on
+
+        def with_more(*given: Any) -> bool:
+            app.put([b"x"])
+            return hand_on(*given)
+
+        monkeypatch.setattr(relay, "_hand_on", with_more)
+        app.put([b"x"])
+        with relay:
+            wait_until(lambda: relay.put_count > 2)
+            relay.problem = "what was wrong before"
+            wait_until(lambda: relay.problem is None)
+        assert app.count == 1
+
+
 def test_a_file_that_is_locked_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("timerstore.outbox.database._BUSY_S", 0.05)
     app = App(tmp_path, None)

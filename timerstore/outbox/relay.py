@@ -112,6 +112,8 @@ class Relay(Closes):
                     self._hand_on([], [])
                 break
             count += self._put_rows(rows)
+            if self._stop.is_set():
+                break
         return count
 
     def _put_rows(self, rows: Sequence[Row]) -> int:
@@ -133,7 +135,7 @@ class Relay(Closes):
                 self._refuse(part[0], str(e)[:_ERROR_LENGTH_MAX])
             else:
                 count, many, named = count + len(part), many * 2, self._finished
-            rows = rows[len(part) :]
+            rows = [] if self._stop.is_set() else rows[len(part) :]
         return count
 
     def _refuse(self, row: Row, error: str) -> None:
@@ -153,7 +155,7 @@ class Relay(Closes):
         except (TooLateError, StoreClosedError):  # of a client's, only its owner may be gone
             self._turn = None
             return False
-        self._turn = None
+        self._turn = self.problem = None
         self.put_count += len(rows)
         self._finish(rows)
         return True
