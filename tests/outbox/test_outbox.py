@@ -22,7 +22,7 @@ from tests.rigs.together import together
 from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL, small
 from tests.tiers import SEED, how_many
-from timerstore import InvalidArgumentError, StoreClosedError, TimerStore
+from timerstore import CongestedError, InvalidArgumentError, StoreClosedError, TimerStore
 from timerstore.outbox import Outbox, Relay
 from timerstore.outbox import relay as relay_module
 from timerstore.outbox.table import CONTENT_BYTES_MAX
@@ -334,6 +334,53 @@ def test_a_row_that_is_refused_is_told_and_blocks_nothing(
     assert app.count == 5
 
 
+@pytest.mark.parametrize("room", [0, 1])
+def test_rows_wait_while_the_turn_is_congested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """With room for the turn alone, each row's own slot is full."""
+    app = App(tmp_path, None)
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        relay = Relay(store, app.url)
+        put_many = timerstore.Delivery.ack_and_put_many
+
+        def congested(delivery: Any, puts: Any) -> None:
+            if len(puts) > room:
+                raise CongestedError("full")
+            put_many(delivery, puts)
+
+        monkeypatch.setattr(timerstore.Delivery, "ack_and_put_many", congested)
+        app.put([b"a", b"b", b"c"])
+        with suppress(CongestedError):
+            while relay.refused_count < 3:
+                relay.step()
+        monkeypatch.undo()
+        assert relay.refused_count == len(app.rows("*", "error is not null")) == 3 * room
+        while app.rows("count(*)", "error is null") != [(0,)]:
+            relay.step()
+        relay.close()
+        assert len(taken(store)) == 3 * (1 - room)
+
+
+def test_a_turn_that_is_refused_is_not_said_of_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = App(tmp_path, None)
+    app.put([b"a"])
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        relay = Relay(store, app.url)
+
+        def refused() -> bool:
+            raise InvalidArgumentError("of the turn")
+
+        rows = app.rows("id, nonce, topic, due_ms, body, key, tag, properties")
+        monkeypatch.setattr(relay, "_take_turn", refused)
+        with pytest.raises(InvalidArgumentError, match="of the turn"):
+            relay._put_rows(rows)
+        assert app.rows("error") == [(None,)]
+        relay.close()
+
+
 def test_a_store_that_is_full_takes_the_rows_later(app: App, tmp_path: Path) -> None:
     config = small(log_bytes=1 << 16, max_bytes=1 << 21, retention_ms=0)
     with TimerStore(tmp_path / "s", config=config) as store:
@@ -563,6 +610,15 @@ def test_messages_that_are_no_turn_are_passed_by(
         moved(app, store)
         assert [d.body for d in taken(store)] == [b"a", b"b"]
     assert caplog.text.count("is no turn") >= 1
+
+
+def test_what_is_deleted_outlives_a_power_cut(tmp_path: Path) -> None:
+    """Without WAL too: SQLite commits by an unlink, whose folder it syncs with `extra` alone."""
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        relay = Relay(store, App(tmp_path, None).url)
+        relay._connect()
+        assert relay._execute("pragma synchronous") == [(3,)]
+        relay.close()
 
 
 # --- addresses

@@ -46,7 +46,7 @@ class SqliteDatabase:
         self._db = sqlite3.connect(
             self._uri, _BUSY_S, isolation_level=None, check_same_thread=False, uri=True
         )
-        self.execute("pragma synchronous = full")
+        self.execute("pragma synchronous = extra")
 
     def execute(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         """Execute in a transaction of its own; return all rows."""

@@ -130,7 +130,9 @@ class Relay(Closes):
                 if len(part) > 1:
                     many = len(part) // 2
                     continue
-                if isinstance(e, StoreFullError) and not isinstance(e, CongestedError):
+                if isinstance(e, CongestedError) and self._hand_on([], []):
+                    named = self._finished  # the turn's own slot has room, so the row's is full
+                elif isinstance(e, StoreFullError):
                     raise
                 self._refuse(part[0], str(e)[:_ERROR_LENGTH_MAX])
             else:
