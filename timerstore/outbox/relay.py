@@ -182,6 +182,7 @@ class Relay(Closes):
         try:
             name, rows = _read_turn(turn.bodies[0].as_py())
             if name and name != self._name:
+                self._store.flush()  # else a power cut may leave the name without a turn
                 note = "update {table}_relay set store = :store where store is null"
                 self._execute(note, store=name)
                 self._name = self._noted()[1] or ""
