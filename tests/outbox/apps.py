@@ -6,8 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import timerstore
 from tests.rigs.postgres import Postgres
-from timerstore.outbox import Outbox
+from timerstore.outbox import Outbox, Relay
+
+MOMENT_MS = 1_700_000_000_000
 
 
 class App:
@@ -78,6 +81,36 @@ class App:
         with self.db() as db:
             db.execute(statement)
             db.commit()
+
+
+def taken(store: Any, topic: str = "t", timeout: float = 0.5) -> list[Any]:
+    """All that comes of a topic."""
+    found = []
+    for d in store.consume(topic, timeout=timeout):
+        found.append(d)
+        d.ack()
+    return found
+
+
+def moved(app: App, store: Any) -> int:
+    """Put what is committed, by a relay that ends then."""
+    with_all = 0
+    relay = Relay(store, app.url)
+    try:
+        while app.rows("count(*)", "error is null") != [(0,)]:
+            with_all += relay.step()
+    finally:
+        relay.close()
+    return with_all
+
+
+def ended(relay: Relay) -> type[Exception] | None:
+    """What ended a relay's thread."""
+    try:
+        relay.check()
+    except timerstore.TimerStoreError as e:
+        return type(e)
+    return None
 
 
 Transaction = Callable[[], Any]
