@@ -197,6 +197,35 @@ def test_a_plain_put_was_the_first(store: TimerStore) -> None:
     assert plain is not None and plain.first_put_ms is None
 
 
+def test_one_that_was_moved_just_now_is_replaced(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the key and the look at the timer another thread moved it by its id."""
+    first = store.put(b"1", topic="t", key="k", debounce=60)
+    is_pending, moved = pending.ById.is_pending, list[str]()
+
+    def move_after(self: Any, id: str) -> Any:
+        said = is_pending(self, id)
+        if id == first and not moved:
+            moved.append(store.reschedule(id, delay=90))
+        return said
+
+    monkeypatch.setattr(pending.ById, "is_pending", move_after)
+    store.put(b"2", topic="t", key="k", debounce=60)
+    assert moved and [timer.body for timer in store.pending()] == [b"2"]
+
+
+@pytest.mark.timeout(60)
+def test_one_that_cannot_be_read_holds_no_put_up(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(b"1", topic="t", key="k", debounce=60)
+    monkeypatch.setattr(pending.ById, "get", lambda *_: None)
+    monkeypatch.setattr(pending.Keyed, "_find", lambda *_: None)
+    store.put(b"2", topic="t", key="k", debounce=60)
+    assert store.count("t") == 2
+
+
 @pytest.mark.parametrize("told", [b"x", b"-5", b"", b"0", b"9" * 15, b"9" * 40, b"18000000000000"])
 def test_what_the_property_says_is_not_trusted(
     store: TimerStore, told: bytes, monkeypatch: pytest.MonkeyPatch

@@ -218,6 +218,7 @@ class Keyed:
         from firing.
         """
         names, by_id, clock = _names(prepared.topic, key), self._by_id, self.core.clock
+        unread = set[str]()
         with self._keys.lock.guard():
             while True:
                 refused: InvalidArgumentError | None = None
@@ -227,6 +228,9 @@ class Keyed:
                     due_ms = prepared.due_ms
                     if debounce is not None:
                         timer = self._by_id.get(id) or self._find(id)
+                        if timer is None and id not in unread:
+                            unread.add(id)
+                            break  # as below; one that is damaged is passed by the second time
                         if timer is None or timer.due_ms <= now_ms:
                             continue
                         first_ms = _first_put_ms(timer, now_ms)
