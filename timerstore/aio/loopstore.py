@@ -205,12 +205,16 @@ class Messages:
     async def __anext__(self) -> Delivery:
         """Return the next message; end after `timeout` seconds of nothing, or as the store ends."""
         await self._share_turn()
-        while self._yielded == self._count:
-            if not self._is_open or not await self._take():
-                self._close()
-                raise StopAsyncIteration
-        self._yielded += 1
-        return next(self._left)
+        while True:
+            while self._yielded == self._count:
+                if not self._is_open or not await self._take():
+                    self._close()
+                    raise StopAsyncIteration
+            self._yielded += 1
+            delivery, run = next(self._left), self._run
+            now_ms = self._side.core.clock.now_ms
+            if run is None or not run.gave_back_expired(self._yielded - 1, now_ms):
+                return delivery
 
     async def _share_turn(self) -> None:
         """Let the loop have its turn, if this iterator has had its share of one."""

@@ -236,7 +236,8 @@ class AskedCalls:
             try:
                 for delivery in run:
                     done += 1
-                    yield delivery
+                    if not run.gave_back_expired(done - 1, _now_ms()):
+                        yield delivery
             finally:
                 if done < len(run) and not self._link.closed.is_set():
                     run.give_back(range(done, len(run)))

@@ -427,6 +427,45 @@ def fill(put: Callable[..., Any], last_ms: int) -> None:
     put(b"gone", topic="t", at_ms=last_ms - 5_000, expires_ms=last_ms - 4_000)
 
 
+def test_what_expires_while_an_iterator_has_it(store: TimerStore, clock: ManualClock) -> None:
+    fill(store.put, clock.now_ms + 4_999)
+    came = list[bytes]()
+    for d in store.consume("t", group="g", timeout=0):
+        came.append(d.body)
+        d.ack()
+        clock.advance(6 * SECOND)
+    assert came == [b"first", b"next"]
+    assert (group_of(store).expired_count, group_of(store).lag_count) == (2, 0)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["client", "aio"])
+def test_what_expires_while_another_iterator_has_it(real: TimerStore, kind: str) -> None:
+    last_ms, came = now_ms() + 1_000, list[bytes]()
+    fill(real.put, last_ms)
+    wait_until(lambda: real.stats().pending_count == 0)
+
+    async def consume() -> None:
+        async with timerstore.aio.attach(real) as store:
+            async for d in store.consume("t", group="g", timeout=0.5):
+                came.append(d.body)
+                d.ack()
+                while now_ms() <= last_ms:
+                    await asyncio.sleep(0.01)
+
+    if kind == "aio":
+        asyncio.run(asyncio.wait_for(consume(), 50))
+    else:
+        timerstore.serve(real)
+        with timerstore.connect(real.path, timeout=5) as client:
+            for d in client.consume("t", group="g", timeout=0.5):
+                came.append(d.body)
+                d.ack()
+                wait_until(lambda: now_ms() > last_ms)
+    assert came == [b"first", b"next"]
+    assert (group_of(real).expired_count, group_of(real).lag_count) == (2, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("rule", ["drop", "dead_letter"])

@@ -314,7 +314,8 @@ class Consuming:
                     if core.forked:
                         core.check_process()
                     done += 1
-                    yield delivery
+                    if not run.gave_back_expired(done - 1, core.clock.now_ms):
+                        yield delivery
             finally:
                 if done < len(run) and not core.closed:
                     run.give_back(range(done, len(run)))

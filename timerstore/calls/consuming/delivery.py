@@ -6,6 +6,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import repeat
@@ -14,7 +15,7 @@ from typing import Any, ClassVar, Final, Unpack
 import numpy as np
 import pyarrow as pa
 
-from timerstore.errors import InvalidArgumentError
+from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import NEVER, Message, expires_ms, told_ms, user_properties
 from timerstore.timelog.writing.compose import PUTS_MAX
@@ -460,6 +461,20 @@ class HandedOut(Batch):
     def __iter__(self) -> Iterator[Delivery]:
         bodies, due, fired = self.bodies.to_pylist(), self.due_ms.tolist(), self.fired_ms.tolist()
         return map(self.kind, repeat(self), range(len(bodies)), bodies, due, fired)
+
+    def gave_back_expired(self, i: int, now_ms: int) -> bool:
+        """Give a message back if it has expired since it was pulled, and tell; False: it comes.
+
+        The next pull of its group settles it, by the group's rule.
+        """
+        if self.expires_ms >= now_ms:
+            return False
+        is_late = False
+        with suppress(TimerStoreError, OSError):  # what cannot be read says nothing
+            is_late = expires_ms(self.message(i)) < now_ms
+            if is_late:
+                self.give_back([i])
+        return is_late
 
     def body_bytes(self, places: Sequence[int]) -> int:
         """Return how long bodies are, as they came; a handler may have put others in place."""
