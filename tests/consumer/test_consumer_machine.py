@@ -33,7 +33,7 @@ from timerstore import (
 )
 from timerstore.calls.consuming import run as run_module
 from timerstore.calls.consuming.consuming import begin_groups
-from timerstore.consumer.handling import AGAIN_MS
+from timerstore.calls.consuming.delivery import AGAIN_MS
 from timerstore.core.offsets import read_tables
 from timerstore.testing.disk import QuietDisk
 

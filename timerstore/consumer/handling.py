@@ -13,9 +13,10 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from timerstore.calls.consuming.delivery import (
+    AGAIN_MS,
     DEAD,
     DROPPED,
     Delivery,
@@ -41,9 +42,6 @@ from timerstore.values.amounts import shown_time
 from timerstore.values.check_arguments import given_delay
 
 log = logging.getLogger("timerstore")
-
-AGAIN_MS: Final = 5_000
-"""A message that could not be sent back is handed in again after this."""
 
 
 class Handling:

@@ -8,7 +8,6 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from math import inf
 from typing import Any, Final
 
 from timerstore.calls.consuming.consuming import Consuming, begin_groups
@@ -321,10 +320,11 @@ class StoreSource(Source):
         return group.make_visible()
 
     def turn_ms(self) -> float:
-        """Return how long it is until what waits for its turn has it; infinity if nothing does."""
+        """Return how long it is until something has its turn, or is tried again; or infinity."""
+        again_ms = min(each.group.again_ms() for each in self.topics)
         if self.settings.turns is None:
-            return inf
-        return min(each.group.turn_ms() for each in self.topics)
+            return again_ms
+        return min(again_ms, *(each.group.turn_ms() for each in self.topics))
 
     def waiter(self) -> AbstractContextManager[Waiter]:
         """Lend who sleeps until something is fired."""

@@ -21,7 +21,15 @@ from tests.rigs import expiring, orders
 from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from tests.tiers import SEED, how_many
-from timerstore import Consumer, Delivery, InvalidArgumentError, ManualClock, TimerStore
+from timerstore import (
+    Consumer,
+    Delivery,
+    InvalidArgumentError,
+    ManualClock,
+    StoreFullError,
+    TimerStore,
+)
+from timerstore.calls.consuming import sendback
 from timerstore.offline.export import export
 from timerstore.testing import Program
 from timerstore.testing.disk import QuietDisk
@@ -425,6 +433,36 @@ def fill(put: Callable[..., Any], last_ms: int) -> None:
     put(b"late", topic="t", expires_ms=last_ms)
     put(b"next", topic="t", expires=60)
     put(b"gone", topic="t", at_ms=last_ms - 5_000, expires_ms=last_ms - 4_000)
+
+
+@pytest.mark.parametrize("error", [StoreFullError("full"), OSError(28, "full")])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_cannot_be_a_dead_letter_now_is_one_later(
+    store: TimerStore, clock: ManualClock, monkeypatch: Any, error: Exception, ordered: bool
+) -> None:
+    seen, tries, append_all = list[bytes](), list[int](), sendback.append_all
+
+    def fail(*given: Any) -> None:
+        tries.append(clock.now_ms)
+        if clock.now_ms < START_MS + 13_000:
+            raise error
+        append_all(*given)
+
+    monkeypatch.setattr(sendback, "append_all", fail)
+    for i in range(3):
+        store.put(b"%d" % i, topic="t", expires=1)
+    store.put(b"a", topic="t")
+    clock.advance(2 * SECOND)
+    consumer = Consumer(store, "g", ordered=ordered, expired="dead_letter")
+    consumer.subscribe("t", lambda d: seen.append(d.body))
+    with consumer:
+        clock.advance(1)
+        store.put(b"b", topic="t")
+        clock.advance(4)
+        assert seen == [b"a", b"b"] and not store.dead_letters("g")
+        clock.advance(20)
+        assert sorted(each.body for each in store.dead_letters("g")) == [b"0", b"1", b"2"]
+    assert len(tries) == 6 and (group_of(store).expired_count, group_of(store).lag_count) == (3, 0)
 
 
 def test_what_expires_while_an_iterator_has_it(store: TimerStore, clock: ManualClock) -> None:

@@ -38,6 +38,8 @@ LISTED_MAX: Final = 1_000
 """Dead letters that are listed if no limit is given."""
 WAIT_S: Final = 0.5
 """A client's pull waits so long at the owner; a client that wants to wait longer asks again."""
+AGAIN_MS: Final = 5_000
+"""A message that could not be sent back, or buried, is looked at again after this."""
 DEAD: Final = -1
 DROPPED: Final = -2
 Wait = int | timedelta

@@ -140,6 +140,8 @@ class Group(Reader):
                 f"An ordered consumer of the group {self.name!r} reads this topic, and must be "
                 "the only one. Close it first, or use another group."
             )
+        if self._put_off:
+            self.take_back_put_off()
         if self.turns is not None:
             self.turns.next_ns = NEVER
         if core.switches.pauses:
@@ -174,6 +176,8 @@ class Group(Reader):
         `waiter` is armed. `span_max`: see `_pull_ready`. What is handed out is less than
         READY_BYTES.
         """
+        if self._put_off:
+            self.take_back_put_off()
         retry, count, clock = self._retry, 0, self.hand_clock
         try:
             puller = self._pullers.popleft()
@@ -497,6 +501,7 @@ class Group(Reader):
     def belong_to(self, room: Room) -> int | None:
         """Let an ordered consumer be the only reader; else return how many messages others hold."""
         self.core.check_process()
+        self.take_back_put_off(at_once=True)
         with self.lock.guard():
             self._find_queues()
             self.ready.owned = 1

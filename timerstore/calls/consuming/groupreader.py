@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from timerstore.calls.consuming.cursors import GroupRetries, QueueCursor
-from timerstore.calls.consuming.delivery import expired
+from timerstore.calls.consuming.delivery import AGAIN_MS, expired
 from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.calls.consuming.ready import Pace, ReadyCalls, new_ready
 from timerstore.calls.consuming.sendback import send_to_dead, wait_durable
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core
-from timerstore.errors import CorruptStoreError, TooLateError
+from timerstore.errors import (
+    CorruptStoreError,
+    InvalidArgumentError,
+    StoreClosedError,
+    TimerStoreError,
+    TooLateError,
+)
 from timerstore.jit.guards import RLock
 from timerstore.jit.locks import TurnLock
 from timerstore.jit.record import Bytes
@@ -144,6 +152,9 @@ class PutAcks:
 # --- what a reading shares
 
 
+log = logging.getLogger("timerstore")
+
+
 Place = tuple[int, int]
 """A queue's row, and an index in it."""
 
@@ -179,6 +190,8 @@ class Reader:
         """Whether what expired is to be a dead letter, as a consumer says."""
         self.claimed: set[Place] = set()
         """What is being appended again."""
+        self._put_off: list[tuple[QueueCursor, int]] = []
+        self._again_ms = inf
 
     def claim(self, cursor: QueueCursor, place: Place) -> bool:
         """Take a message for who appends what comes in its place; False: it is too late for that.
@@ -219,16 +232,56 @@ class Reader:
             self.tally.counts.expired += expired
 
     def expire(self, cursor: QueueCursor, indexes: Int64s, pins: list[Any]) -> None:
-        """Settle what expired, and count it; it is a dead letter first if that is asked for."""
+        """Settle what expired, and count it; it is a dead letter first if that is asked for.
+
+        What cannot be one now, as the disk is full, say, stays handed out until it is tried again.
+        """
         self.core.check_process()
-        done, queues = list[int](), self.core.engine.queues
         try:
-            for index in indexes.tolist():
+            self._bury(cursor, indexes.tolist(), pins)
+        except (StoreClosedError, CorruptStoreError):
+            raise
+        except (TimerStoreError, OSError) as e:
+            with self.lock.guard():
+                left = [(cursor, i) for i in indexes.tolist() if cursor.state_of(i) != "done"]
+                is_known = bool(self._put_off)
+                self._put_off += left
+                self._again_ms = min(self._again_ms, self.core.steady_ms() + AGAIN_MS)
+            if not is_known:
+                log.warning(
+                    "%s: messages that expired could not be made dead letters of the group %s; "
+                    "this is tried again in %d s: %s",
+                    *(self.topic, self.name, AGAIN_MS // 1000, e),
+                )
+
+    def again_ms(self) -> float:
+        """Return how long it is until what could not be buried is tried again; or infinity."""
+        return max(0.0, self._again_ms - self.core.steady_ms()) if self._put_off else inf
+
+    def take_back_put_off(self, *, at_once: bool = False) -> None:
+        """Let what could not be buried be found again, once its time has come."""
+        with self.lock.guard():
+            if at_once or self.again_ms() <= 0:
+                left, self._put_off, self._again_ms = self._put_off, [], inf
+                for cursor, index in left:
+                    if cursor.state_of(index) != "done":
+                        cursor.take_back(self.topic, index, index + 1)
+
+    def _bury(self, cursor: QueueCursor, indexes: list[int], pins: list[Any]) -> None:
+        """Do so; what is refused is left, and what comes behind any other error."""
+        done, queues = list[int](), self.core.engine.queues
+        refused: InvalidArgumentError | None = None
+        try:
+            for index in indexes:
                 if self.buries_expired:
                     offset = int(queues.read(cursor.row, index, 1)[0]["offset"])
                     message = self.decode(offset, pins)
                     failure = expired(expires_ms(message))
-                    send_to_dead(self.putting, self.name, message, failure, wait=False)
+                    try:
+                        send_to_dead(self.putting, self.name, message, failure, wait=False)
+                    except InvalidArgumentError as e:  # it is too large
+                        refused = e
+                        continue
                 done.append(index)
         finally:
             if done:
@@ -238,6 +291,8 @@ class Reader:
                     for index in done:
                         cursor.settle(index, index + 1)
                 self.count_failed(0, 0, len(done) if self.buries_expired else 0, len(done))
+        if refused is not None:
+            raise refused
 
     def decode(self, offset: int, pins: list[Any]) -> Message:
         """Decode a message whose segment is pinned."""
