@@ -131,6 +131,10 @@ def test_parquet_with_times(run: Run, tmp_path: Path) -> None:
         ({"body": "x", "at_ms": FAR_MS, "key": 7}, "key is 7"),
         ({"body": "x", "at_ms": FAR_MS, "properties": {"a": 1}}, "object of texts"),
         ({"body": "x", "at_ms": FAR_MS, "properties": {"KEYS": "a"}}, "belongs to the system"),
+        (
+            {"body": "x", "at_ms": FAR_MS, "properties": {"TIMER_EXPIRES_MS": str(FAR_MS - 1)}},
+            "would never be handed out",
+        ),
     ],
 )
 def test_a_bad_row_is_named_before_any_is_put(
@@ -141,6 +145,21 @@ def test_a_bad_row_is_named_before_any_is_put(
     told = run("import", path, file, exits=2).stderr
     assert words in told and "row 2: " in told
     assert sorted(each.name for each in tmp_path.iterdir()) == ["in.jsonl"]
+
+
+def test_what_a_retry_made_late_is_taken(run: Run, path: Path, tmp_path: Path) -> None:
+    """It waits for longer than until it expires."""
+    with timerstore.open(path, config=SMALL) as store:
+        store.put(b"x", topic="t", expires=600)
+        for d in store.consume("t", group="g", timeout=5):
+            d.nack(delay=3_600)
+            break
+    file, copy = tmp_path / "out.jsonl", tmp_path / "copy"
+    run("export", path, file)
+    assert run("import", copy, file).stdout == "1 rows put\n"
+    with timerstore.open(copy, config=SMALL) as store:
+        (timer,) = store.pending()
+    assert (timer.topic, timer.body, timer.expires_ms) == ("%RETRY%g", b"x", None)
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,6 @@ from timerstore.values.write_file import write_durably
 CHUNK_ROWS: Final = 10_000
 CHUNK_BYTES: Final = 16 << 20
 _READ_ROWS: Final = 4_096
-EXPIRES: Final = "TIMER_EXPIRES_MS"
-"""The property by which `export` says when a timer expires."""
 
 
 class Row(NamedTuple):
@@ -164,8 +162,10 @@ _VALUES: Final = {"jsonl": _json_lines, "csv": _csv, "parquet": _parquet, "arrow
 
 
 def _row(values: dict[str, Any], columns: Columns, topic: str, base_ms: int) -> Row:
+    from timerstore.timelog.bytes import format as fmt
     from timerstore.timelog.bytes.decode import told_expires_ms
     from timerstore.values.check_arguments import check_due_ms, check_topic, encode_properties
+    from timerstore.values.puts import resolve_expires_ms
 
     def value(names: tuple[str, ...]) -> Any:
         return next((values[name] for name in names if values.get(name) is not None), None)
@@ -173,7 +173,7 @@ def _row(values: dict[str, Any], columns: Columns, topic: str, base_ms: int) -> 
     given, properties = value(columns.topic), _properties(value(columns.properties))
     expires_ms = told_expires_ms(properties)
     if expires_ms is not None:  # as `export` wrote it
-        del properties[EXPIRES]
+        del properties[fmt.PROPERTY_EXPIRES.decode()]
     row = Row(
         topic=topic if given is None else given,
         body=_body(value(columns.body), value(columns.body_base64)),
@@ -183,8 +183,11 @@ def _row(values: dict[str, Any], columns: Columns, topic: str, base_ms: int) -> 
         properties=properties,
         expires_ms=expires_ms,
     )
-    check_topic(row.topic)
+    topic_bytes = check_topic(row.topic)
     encode_properties(row.key, row.tag, row.properties)
+    if topic_bytes.startswith(fmt.RETRY_PREFIX) and row.due_ms > (expires_ms or row.due_ms):
+        return row._replace(expires_ms=None)  # only its retry made it that late
+    resolve_expires_ms(expires_ms, base_ms, row.due_ms)
     return row
 
 

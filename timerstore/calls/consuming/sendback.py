@@ -121,13 +121,16 @@ def send_to(
     core = putting.core
     core.check_writable()
     engine, now_ms = core.engine, core.clock.now_ms
+    properties = dict(message.properties)
+    properties.pop(fmt.PROPERTY_EXPIRES.decode(), None)  # somebody wants to see it
+    message = message._replace(properties=properties)
     failed = b"" if failure is None else _failed(engine, message, now_ms, failure)
     composed = compose(
         topic,
         message.body,
         _key(message) + _carried(message) + failed,
         born_ms=message.born_ms,
-        flag=message.flag & ~fmt.FLAG_EXPIRES,  # somebody wants to see it
+        flag=message.flag & ~fmt.FLAG_EXPIRES,
         reconsume_times=reconsume_times,
     )
     entry = Staged(composed, engine.queues.row(topic), _tags_code(message), -1, 0)

@@ -1,0 +1,188 @@
+"""What expires while somebody has it: in an iterator, in a consumer's memory, on a full disk."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+import timerstore.aio
+from tests.calls.consuming.test_expires import SECOND, START_MS, group_of, opened
+from tests.rigs.waiting import wait_until
+from tests.small_store import SMALL
+from timerstore import Consumer, ManualClock, StoreFullError, TimerStore
+from timerstore.calls.consuming import sendback
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START_MS)
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[TimerStore]:
+    with opened(tmp_path / "s", clock) as store:
+        yield store
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[TimerStore]:
+    with opened(tmp_path / "real") as store:
+        yield store
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def fill(put: Callable[..., Any], last_ms: int) -> None:
+    """One that takes long, one that expires meanwhile, one that comes, one that had expired."""
+    put(b"first", topic="t", expires=60)
+    put(b"late", topic="t", expires_ms=last_ms)
+    put(b"next", topic="t", expires=60)
+    put(b"gone", topic="t", at_ms=last_ms - 5_000, expires_ms=last_ms - 4_000)
+
+
+@pytest.mark.parametrize("error", [StoreFullError("full"), OSError(28, "full")])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_cannot_be_a_dead_letter_now_is_one_later(
+    store: TimerStore, clock: ManualClock, monkeypatch: Any, error: Exception, ordered: bool
+) -> None:
+    seen, tries, append_all = list[bytes](), list[int](), sendback.append_all
+
+    def fail(*given: Any) -> None:
+        tries.append(clock.now_ms)
+        if clock.now_ms < START_MS + 13_000:
+            raise error
+        append_all(*given)
+
+    monkeypatch.setattr(sendback, "append_all", fail)
+    for i in range(3):
+        store.put(b"%d" % i, topic="t", expires=1)
+    store.put(b"a", topic="t")
+    clock.advance(2 * SECOND)
+    consumer = Consumer(store, "g", ordered=ordered, expired="dead_letter")
+    consumer.subscribe("t", lambda d: seen.append(d.body))
+    with consumer:
+        clock.advance(1)
+        store.put(b"b", topic="t")
+        clock.advance(4)
+        assert seen == [b"a", b"b"] and not store.dead_letters("g")
+        clock.advance(20)
+        assert sorted(each.body for each in store.dead_letters("g")) == [b"0", b"1", b"2"]
+    assert len(tries) == 6 and (group_of(store).expired_count, group_of(store).lag_count) == (3, 0)
+
+
+def test_what_expires_while_an_iterator_has_it(store: TimerStore, clock: ManualClock) -> None:
+    fill(store.put, clock.now_ms + 4_999)
+    came = list[bytes]()
+    for d in store.consume("t", group="g", timeout=0):
+        came.append(d.body)
+        d.ack()
+        clock.advance(6 * SECOND)
+    assert came == [b"first", b"next"]
+    assert (group_of(store).expired_count, group_of(store).lag_count) == (2, 0)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["client", "aio"])
+def test_what_expires_while_another_iterator_has_it(real: TimerStore, kind: str) -> None:
+    last_ms, came = now_ms() + 1_000, list[bytes]()
+    fill(real.put, last_ms)
+    wait_until(lambda: real.stats().pending_count == 0)
+
+    async def consume() -> None:
+        async with timerstore.aio.attach(real) as store:
+            async for d in store.consume("t", group="g", timeout=0.5):
+                came.append(d.body)
+                d.ack()
+                while now_ms() <= last_ms:
+                    await asyncio.sleep(0.01)
+
+    if kind == "aio":
+        asyncio.run(asyncio.wait_for(consume(), 50))
+    else:
+        timerstore.serve(real)
+        with timerstore.connect(real.path, timeout=5) as client:
+            for d in client.consume("t", group="g", timeout=0.5):
+                came.append(d.body)
+                d.ack()
+                wait_until(lambda: now_ms() > last_ms)
+    assert came == [b"first", b"next"]
+    assert (group_of(real).expired_count, group_of(real).lag_count) == (2, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("rule", ["drop", "dead_letter"])
+@pytest.mark.parametrize("kind", ["store", "client", "batches"])
+def test_what_expires_in_a_consumers_memory(real: TimerStore, kind: str, rule: Any) -> None:
+    """It was pulled ahead, and its time passed while others were handled."""
+    seen, last_ms = list[bytes](), now_ms() + 1_500
+    fill(real.put, last_ms)
+    if kind == "batches":
+        for body in (b"late", b"next"):
+            real.put(body, topic="t", expires_ms=last_ms if body == b"late" else last_ms + 60_000)
+    wait_until(lambda: real.stats().pending_count == 0)
+
+    def handle(d: Any) -> None:
+        seen.extend(each.body for each in (d if isinstance(d, list) else [d]))
+        while len(seen) < 3 and now_ms() <= last_ms + 1:
+            time.sleep(0.01)
+
+    timerstore.serve(real)
+    batch_count = 2 if kind == "batches" else 1
+    with timerstore.connect(real.path, timeout=5) as client:
+        reads = client if kind == "client" else real
+        consumer = Consumer(reads, "g", threads=1, batch_count=batch_count, expired=rule)
+        consumer.subscribe("t", handle)
+        with consumer:
+            wait_until(lambda: group_of(real).lag_count == 0)
+    late_count = {"store": 2, "client": 2, "batches": 2}[kind]
+    assert seen.count(b"first") == 1 and b"gone" not in seen
+    assert seen.count(b"next") == (2 if kind == "batches" else 1)
+    stats = group_of(real)
+    assert stats.expired_count >= 1 and stats.expired_count + seen.count(b"late") >= late_count
+    letters = real.dead_letters("g")
+    assert len(letters) == (stats.expired_count if rule == "dead_letter" else 0)
+    assert stats.failed_count == stats.retried_count == 0
+    if kind != "batches":
+        assert stats.expired_count == 2 and seen == [b"first", b"next"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("rule", ["drop", "dead_letter"])
+def test_what_expires_in_a_loops_memory(tmp_path: Path, rule: Any) -> None:
+    async def main() -> None:
+        seen, gone = list[bytes](), list[int]()
+        async with await timerstore.aio.open(tmp_path / "s", config=SMALL) as store:
+            last_ms, puts = now_ms() + 1_500, list[Any]()
+            fill(lambda body, **said: puts.append(store.put(body, **said)), last_ms)
+            for put in puts:
+                await put
+            while (await store.stats()).pending_count:
+                await asyncio.sleep(0.01)
+
+            async def handle(d: Any) -> None:
+                seen.append(d.body)
+                while len(seen) < 2 and now_ms() <= last_ms + 1:
+                    await asyncio.sleep(0.01)
+
+            consumer = timerstore.aio.Consumer(store, "g", concurrency=1, expired=rule)
+            consumer.subscribe("t", handle)
+            async with consumer:
+                while True:
+                    (row,) = [g for g in (await store.stats()).groups if g.topic == "t"]
+                    if row.lag_count == 0:
+                        break
+                    await asyncio.sleep(0.01)
+            (row,) = [g for g in (await store.stats()).groups if g.topic == "t"]
+            gone += [row.expired_count, row.dead_count, len(await store.dead_letters("g"))]
+        assert seen == [b"first", b"next"]
+        assert gone == ([2, 2, 2] if rule == "dead_letter" else [2, 0, 0])
+
+    asyncio.run(asyncio.wait_for(main(), 50))
