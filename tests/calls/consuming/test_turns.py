@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import timedelta
@@ -17,8 +18,11 @@ from hypothesis import strategies as st
 from tests.models.turns_model import Bucket, check_windows
 from tests.small_store import SMALL
 from timerstore import InvalidArgumentError, ManualClock, TimerStore
+from timerstore.calls.consuming import group as group_module
 from timerstore.calls.consuming import turns as turns_module
+from timerstore.calls.consuming.cursors import QueueCursor
 from timerstore.calls.consuming.group import Group
+from timerstore.calls.consuming.grouptally import TALLY_FILE
 from timerstore.calls.consuming.run import Run
 from timerstore.calls.consuming.turns import Buckets, Rate, key_in
 from timerstore.testing.disk import QuietDisk
@@ -259,3 +263,116 @@ def test_what_is_not_durable_may_have_a_turn_though_another_key_waits(
     pull = partial(store.consuming.pull_in_turn, rate_of("1/h", 1, by), "t", "g", 8)
     assert bodies(pull()) == [b"a0"] and bodies(pull()) == []
     assert synced == ([True] if by else [])
+
+
+def test_a_run_gives_back_its_own_turns(store: TimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another pull may come between: of one turn each, an expired message and two that are not."""
+    group, rate, runs = store.consuming.group("t", "g"), rate_of("1/h", 1, "k"), list[Run | None]()
+    put_of(store, "x0", expires=timedelta(seconds=1))
+    put_of(store, "a0", "x1", "a1")
+    store.core.clock.advance(timedelta(seconds=10))
+    read = Group._read
+
+    def read_late(self: Group, *found: Any) -> Run:
+        monkeypatch.setattr(Group, "_read", read)
+        runs.append(self.pull_long(1, None, rate))
+        return read(self, *found)
+
+    monkeypatch.setattr(Group, "_read", read_late)
+    while run := group.pull_long(1, None, rate):
+        runs.append(run)
+    assert [bodies(each) for each in runs] == [[b"a0"], [b"x1"]]
+
+
+@pytest.mark.parametrize("by", [None, "k"])
+@pytest.mark.parametrize("count_max", [1, 8])
+def test_a_queue_at_its_limits_holds_up_no_other(
+    store: TimerStore, by: str | None, count_max: int
+) -> None:
+    rate, group = rate_of("1000/s", 100, by), store.consuming.group("t", "g")
+    put_of(store, *(f"{'ab'[i % 2]}{i}" for i in range(40)))
+    run = group.pull_long(1, None, rate)
+    assert run is not None
+    run.nack(0, timedelta(0))
+    store.core.clock.advance(timedelta(milliseconds=100))
+
+    def room(cursor: QueueCursor, visible_end: int, count_max: int) -> int:
+        return count_max if full is None or cursor.row != full else 0
+
+    full: int | None = run.cursor.row
+    again = group.pull_long(count_max, room, rate)
+    assert bodies(again) == [b"a0"] and group.pull_long(count_max, room, rate) is None
+    full = None
+    rest = list[bytes]()
+    while (run := group.pull_long(count_max, room, rate)) is not None:
+        rest += bodies(run)
+    assert rest == [b"%s%d" % (b"ab"[i % 2 : i % 2 + 1], i) for i in range(1, 40)]
+
+
+def test_what_expires_has_little_looked_at_again(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate, group, looked = rate_of("1/h", 1, "k"), store.consuming.group("t", "g"), list[int]()
+    look = QueueCursor.look
+
+    def count_looked(self: QueueCursor, *given: Any) -> Any:
+        found, stop = look(self, *given)
+        looked.extend(found)
+        return found, stop
+
+    monkeypatch.setattr(QueueCursor, "look", count_looked)
+    put_of(store, *["a"] * 100)
+    for i in range(50):
+        put_of(store, chr(0x100 + i), "a", expires=timedelta(seconds=1))
+    put_of(store, "z")
+    store.core.clock.advance(timedelta(seconds=10))
+    assert bodies(group.pull_long(1, None, rate)) == [b"a"]
+    assert bodies(group.pull_long(1, None, rate)) == [b"z"]
+    assert len(looked) == len(set(looked)) == 201
+
+
+def test_a_turn_that_is_given_back_is_had_by_what_waits_for_it(store: TimerStore) -> None:
+    rate, group = rate_of("1/h", 1, "k"), store.consuming.group("t", "g")
+    put_of(store, "a0", expires=timedelta(seconds=1))
+    put_of(store, "a1", "b0", "a2")
+    store.core.clock.advance(timedelta(seconds=10))
+    came = [bodies(group.pull_long(8, None, rate)) for _ in range(3)]
+    assert came == [[b"a1", b"b0"], [], []]
+
+
+def test_what_expires_holds_up_no_close(store: TimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some runs of which all had expired, who pulls is asked to come again at once."""
+    monkeypatch.setattr(group_module, "_ROUNDS_MAX", 3)
+    rate, group = rate_of("10/s", 1), store.consuming.group("t", "g")
+    put_of(store, *["e"] * 8, expires=timedelta(seconds=1))
+    put_of(store, "a0", "a1")
+    store.core.clock.advance(timedelta(seconds=10))
+    for _ in range(2):
+        assert group.pull_long(1, None, rate) is None and group.turn_ms() == 0
+    assert bodies(group.pull_long(1, None, rate)) == [b"a0"]
+    assert group.pull_long(1, None, rate) is None and group.turn_ms() > 0
+
+
+@pytest.mark.parametrize("by", [None, "k"])
+def test_no_more_wait_for_turns_than_are_left(store: TimerStore, by: str | None) -> None:
+    put_of(store, *["a"] * 6)
+    assert len(store.consuming.pull_in_turn(rate_of("1/h", 1, by), "t", "g", 8)) == 1
+    assert not len(store.consuming.pull_in_turn(rate_of("1/h", 1, by), "t", "g", 8))
+
+    def waiting() -> int:
+        return next(row.turn_wait_count for row in store.stats().groups if row.topic == "t")
+
+    assert waiting() == 5
+    store.pull("t", group="g", max_count=8, timeout=0).ack()
+    assert waiting() == 0 and not store.health().conditions
+
+
+def test_turns_that_are_free_again_are_not_kept_in_the_file(store: TimerStore) -> None:
+    path = store.path / "config" / TALLY_FILE
+    put_of(store, "a", "b")
+    assert len(store.consuming.pull_in_turn(rate_of("1/h", 1, "k"), "t", "g", 8)) == 2
+    store.flush()
+    assert len(json.loads(path.read_text())["groups"]["t@g"]["turns"]) == 2
+    store.core.clock.advance(timedelta(hours=2))
+    store.flush()
+    assert "turns" not in json.loads(path.read_text())["groups"]["t@g"]

@@ -433,7 +433,8 @@ class Consuming:
         """Write what groups did: from time to time, `at_once`, or as the store closes."""
         at_once |= self.core.closed or self.core.clock.manual
         if at_once or self._tally_file.is_due:
-            self._tally_file.write(dict(self.tallies), self._all_held_back())
+            now_ms = self.core.clock.now_ms
+            self._tally_file.write(dict(self.tallies), self._all_held_back(), now_ms)
 
     def not_done(self, topic: str, name: str, row: int) -> tuple[int, Ranges]:
         """Return the first index of a queue that a group has not done, and what behind it is."""

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from itertools import repeat
 from math import inf
 from sys import getrefcount
 from typing import Any, Final, TypeVar
@@ -51,7 +51,7 @@ from timerstore.calls.consuming.ready import (
     READY_QUEUES_MAX,
 )
 from timerstore.calls.consuming.run import Run
-from timerstore.calls.consuming.turns import NEVER, Rate, Room, Turns
+from timerstore.calls.consuming.turns import NEVER, Found, Rate, Room, Turns
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.gate import inside
 from timerstore.core.offsets import Ranges
@@ -70,6 +70,8 @@ _D = TypeVar("_D")
 _DENSE_FACTOR: Final = 16
 """If the messages of a run lie in so many times their bytes, all of that is read in one go."""
 _NOTHING_PINNED: Final = 0, 0, Pinned()
+_ROUNDS_MAX: Final = 100
+"""At a rate, after so many runs of which all had expired, who pulls looks whether it is to stop."""
 _ROOM_BYTES: Final = 16 << 10
 """What most runs need: four pages. Of what takes more, all is asked for before it is read."""
 
@@ -122,11 +124,21 @@ class Group(Reader):
                 return run
         return self.pull_long(count_max, room)
 
-    @inside
     def pull_long(
         self, count_max: int, room: Room | None = None, rate: Rate | None = None
     ) -> Run | None:
         """Do what `pull` does by the long way; at a `rate`, if that is given."""
+        for _ in repeat(None) if rate is None else repeat(None, _ROUNDS_MAX):
+            run = self._pull_round(count_max, room, rate)
+            if run is None or len(run):
+                return run
+        if self.turns is not None:
+            self.turns.next_ns = 0  # who pulls comes again at once, unless it is to stop
+        return None
+
+    @inside
+    def _pull_round(self, count_max: int, room: Room | None, rate: Rate | None) -> Run | None:
+        """Hand out a run; an empty one if all of it was passed by."""
         core = self.core
         core.check_open()
         if self.is_forgotten:
@@ -148,24 +160,27 @@ class Group(Reader):
             if core.switches.find("consuming", now_ms, self.name):
                 return None
             core.obey_switches()  # it may be over
-        hand_out = partial(self._hand_out_in_turn, rate=rate) if rate else self._hand_out
-        while found := hand_out(count_max, room):
-            cursor, start, stop = found
-            try:
-                run = self._read(cursor, start, stop)
-            except CorruptStoreError:
-                raise  # it would be found again and again; what comes behind it goes on
-            except BaseException:  # a signal's, say: nobody got them
-                with self.lock.guard():
-                    cursor.take_back(self.topic, start, stop)
-                raise
-            if rate is not None and len(run) < stop - start and self.turns is not None:
-                with self.lock.guard():
-                    self.turns.give_back(start, run.indexes.tolist())
-            if count := len(run):  # else all of it was passed by
-                self.pace.took(count, count_max, time.monotonic())
-                return run
-        return None
+        if rate is None:
+            found = self._hand_out(count_max, room)
+        else:
+            found = self._hand_out_in_turn(count_max, room, rate)
+        if found is None:
+            return None
+        cursor, start, stop, keys = found
+        try:
+            run = self._read(cursor, start, stop)
+        except CorruptStoreError:
+            raise  # it would be found again and again; what comes behind it goes on
+        except BaseException:  # a signal's, say: nobody got them
+            with self.lock.guard():
+                cursor.take_back(self.topic, start, stop)
+            raise
+        if len(run) < stop - start and self.turns is not None and self.turns.rate == rate:
+            with self.lock.guard():
+                self.turns.give_back(start, keys, run.indexes.tolist())
+        if taken := len(run):
+            self.pace.took(taken, count_max, time.monotonic())
+        return run
 
     def pull_ready(
         self, count_max: int, waiter: Waiter | None = None, span_max: int = ANY_SPAN
@@ -276,8 +291,8 @@ class Group(Reader):
             ready.retry_row = retry.row
         ready.queue_count = len(mine)
 
-    def _hand_out(self, count_max: int, room: Room | None) -> tuple[QueueCursor, int, int] | None:
-        """Return the next run of any queue: its cursor, its entries [start, stop)."""
+    def _hand_out(self, count_max: int, room: Room | None) -> Found | None:
+        """Return the next run of any queue."""
         with self.lock.guard():
             self._find_queues()
             cursors = self._order
@@ -296,7 +311,7 @@ class Group(Reader):
                     start, stop = cursor.hand_out(visible_end, count)
                 if stop > start:
                     self._turn = (self._turn + i + 1) % len(cursors)
-                    return cursor, start, stop
+                    return cursor, start, stop, ()
         return None
 
     # --- handing out in turn
@@ -310,9 +325,7 @@ class Group(Reader):
         """Tell whether what is not durable yet may have a turn, if nothing else has one."""
         return bool(rate.by) or self.turn_ms() == inf
 
-    def _hand_out_in_turn(
-        self, count_max: int, room: Room | None, rate: Rate
-    ) -> tuple[QueueCursor, int, int] | None:
+    def _hand_out_in_turn(self, count_max: int, room: Room | None, rate: Rate) -> Found | None:
         """Return the next run whose turns are free, as `_hand_out`, and take these."""
         with self.lock.guard():
             self._find_queues()

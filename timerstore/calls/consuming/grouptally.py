@@ -156,11 +156,12 @@ class GroupTally:
 
     # --- over a restart
 
-    def counters(self) -> dict[str, Any]:
-        """Return what is kept over a restart."""
+    def counters(self, now_ms: int) -> dict[str, Any]:
+        """Return what is kept over a restart: of turns, those that are not free again."""
         kept: dict[str, Any] = {name: getattr(self.counts, name) for name in COUNTERS}
         read_ms = self.counts.read_ms // READ_STEP_MS * READ_STEP_MS
-        turns = dict(self.full_ns)
+        full_ns = self.full_ns.copy()  # others change it meanwhile
+        turns = {key: each for key, each in full_ns.items() if each > 1_000_000 * now_ms}
         return kept | ({"readMs": read_ms} if read_ms else {}) | ({"turns": turns} if turns else {})
 
     def go_on_from(self, counters: dict[str, Any]) -> None:
@@ -235,7 +236,7 @@ class TallyFile:
         except CorruptStoreError as e:
             log.warning("%s: %s; the counters of groups start at 0 again", self._path, e.reason)
             return {}, {}
-        self._written = _content(tallies, held)
+        self._written = _content(tallies, held, 0)
         return tallies, held
 
     @property
@@ -243,11 +244,11 @@ class TallyFile:
         """Whether some time has passed since it was written."""
         return time.monotonic() - self._written_s >= WRITE_EVERY_S
 
-    def write(self, tallies: Tallies, held: AllHeldBack) -> None:
+    def write(self, tallies: Tallies, held: AllHeldBack, now_ms: int) -> None:
         """Write the file if anything changed; durable on return."""
         with self._lock.guard():
             self._written_s = time.monotonic()
-            content = _content(tallies, held)
+            content = _content(tallies, held, now_ms)
             if content != self._written:
                 write_json(self._disk, self._path, sealed(content))
                 self._written = content
@@ -295,9 +296,11 @@ def _held_back(row: list[int]) -> tuple[tuple[int, int], tuple[int, int, int, in
     return (queue_id, index), (count, first_ms, again_ms, wait_ms)
 
 
-def _content(tallies: Tallies, held: AllHeldBack) -> dict[str, Any]:
+def _content(tallies: Tallies, held: AllHeldBack, now_ms: int) -> dict[str, Any]:
     """Return what the file says; nothing if nothing was ever done."""
-    counted = {_NAME_END.join(pair): each.counters() for pair, each in sorted(tallies.items())}
+    counted = {
+        _NAME_END.join(pair): each.counters(now_ms) for pair, each in sorted(tallies.items())
+    }
     content = {
         "groups": {name: counters for name, counters in counted.items() if any(counters.values())},
         "heldBack": {

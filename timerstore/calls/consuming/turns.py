@@ -129,6 +129,8 @@ EndOf = Callable[[QueueCursor], int]
 Room = Callable[[QueueCursor, int, int], int]
 Place = tuple[int, QueueCursor, int]
 """Its number in the order of looking; a cursor, and an index there."""
+Found = tuple[QueueCursor, int, int, Sequence[str]]
+"""A run: its cursor, its entries [start, stop), and the keys whose turns they took."""
 
 
 class Turns:
@@ -146,7 +148,6 @@ class Turns:
         self._waiting_count = 0  # messages that were looked at, and not handed out
         self._looked: dict[int, int] = {}  # by row, the index from which on nothing was looked at
         self._back_count = 0
-        self._keys: list[str] = []  # whose turns the last run took
         self._waiting: dict[str, deque[Place]] = {}
         self._ready: list[tuple[int, str]] = []  # a heap: the number of a key's first, the key
         self._later: list[tuple[int, str]] = []  # a heap: when its turn is free, the key
@@ -161,40 +162,46 @@ class Turns:
         """Return how many of a group's messages that are not handed out wait for turns."""
         if self._clock_ns() >= self._waits_until_ns:
             return 0
-        return self._waiting_count if self.rate.by else max(0, left_count)
+        return max(0, min(left_count, self._waiting_count) if self.rate.by else left_count)
 
     def _clock_ns(self) -> int:
         return 1_000 * (round(1_000 * self._core.steady_ms()) + self._epoch_us)
 
     def hand_out(
         self, cursors: Sequence[QueueCursor], end_of: EndOf, count_max: int, room: Room | None
-    ) -> tuple[QueueCursor, int, int] | None:
+    ) -> Found | None:
         """Hand out the next run whose turns are free, and take these; None: see `next_ns`.
 
         The oldest message that has a free turn goes first, with those that follow it in its queue.
+        What waits in a queue that has no `room` is set aside: other queues go on.
         """
         self._begin(cursors)
-        self._look_ahead(cursors, end_of, count_max)
         found: tuple[QueueCursor, int, int] | None = None
+        keys, aside, full = list[str](), list[tuple[str, Place]](), set[QueueCursor]()
         try:
+            self._look_ahead(cursors, end_of, count_max)
             while self._ready:
                 key = self._ready[0][1]
-                _, cursor, index = self._waiting[key][0]
+                place = _, cursor, index = self._waiting[key][0]
                 if found is None:
-                    if self.rate.by:  # then `room` asks for no span: others wait in between
-                        cursor.reach(index + 1)
-                    end = end_of(cursor)
-                    if room is not None and cursor.has_more(self._topic, end):
-                        count_max = room(cursor, end, count_max)
-                        if count_max <= 0:
-                            return None
-                elif (cursor, index) != (found[0], found[2]) or len(self._keys) >= count_max:
+                    if cursor not in full:
+                        allowed = self._allowed(cursor, index, end_of(cursor), count_max, room)
+                    if cursor in full or allowed <= 0:
+                        full.add(cursor)
+                        aside.append((key, place))
+                        self._leave()
+                        if not self._ready:
+                            rest = [each for each in cursors if each not in full]
+                            self._look_ahead(rest, end_of, count_max, len(aside))
+                        continue
+                elif (cursor, index) != (found[0], found[2]) or len(keys) >= allowed:
                     break
                 if cursor.take(index):
                     found = (cursor, index if found is None else found[1], index + 1)
-                    self._keys.append(key)
+                    keys.append(key)
                     self._buckets.take(key, self._now_ns)
                 self._leave()
+            self._put_back(aside)
         except BaseException:  # a signal's, say: nobody got them
             if found is not None:
                 found[0].take_back(self._topic, *found[1:])
@@ -205,19 +212,46 @@ class Turns:
             self.next_ns = self._now_ns + _SECOND_NS
         if self.next_ns != NEVER:
             self._waits_until_ns = self.next_ns + _SECOND_NS
-        return found
+        return None if found is None else (*found, keys)
 
-    def give_back(self, start: int, handed: Collection[int]) -> None:
-        """Give back the turns of what the last run, from `start` on, could not hand out."""
-        for index, key in enumerate(self._keys, start):
+    def _allowed(
+        self, cursor: QueueCursor, index: int, end: int, count_max: int, room: Room | None
+    ) -> int:
+        """Return how many a queue may give now."""
+        if self.rate.by:  # then `room` asks for no span: others wait in between
+            cursor.reach(index + 1)
+        if room is None or not cursor.has_more(self._topic, end):
+            return count_max
+        return room(cursor, end, count_max)
+
+    def _put_back(self, aside: list[tuple[str, Place]]) -> None:
+        """Have what was set aside wait again, as the first of its key."""
+        for key, place in reversed(aside):
+            self._waiting_count += 1
+            waiting = self._waiting.setdefault(key, deque())
+            waiting.appendleft(place)
+            if len(waiting) == 1:
+                self._line_up(key)
+        if aside:
+            self._ready = [(self._waiting[key][0][0], key) for _, key in self._ready]
+            heapq.heapify(self._ready)
+
+    def give_back(self, start: int, keys: Sequence[str], handed: Collection[int]) -> None:
+        """Give back the turns that a run, from `start` on, took for what it could not hand out."""
+        given = {key for index, key in enumerate(keys, start) if index not in handed}
+        for index, key in enumerate(keys, start):
             if index not in handed:
                 self._buckets.give_back(key)
-        self._back_count = -1  # what waits for these turns has to look again
+        if not given.isdisjoint(self._waiting):  # what waits for these turns has them sooner
+            sooner = [key for _, key in self._later if key in given]
+            self._later = [each for each in self._later if each[1] not in given]
+            heapq.heapify(self._later)
+            for key in sooner:
+                self._line_up(key)
 
     def _begin(self, cursors: Sequence[QueueCursor]) -> None:
         """Look at all again if anything was given back: it goes first."""
         self._now_ns, self.next_ns = self._clock_ns(), NEVER
-        self._keys.clear()
         back_count = sum(each.back_count for each in cursors)
         if back_count != self._back_count:
             self._back_count, self._waiting_count = back_count, 0
@@ -226,10 +260,12 @@ class Turns:
         while self._later and self._later[0][0] <= self._now_ns:
             self._line_up(heapq.heappop(self._later)[1])
 
-    def _look_ahead(self, cursors: Sequence[QueueCursor], end_of: EndOf, count_max: int) -> None:
-        """Have more messages wait, until there are enough or no more."""
+    def _look_ahead(
+        self, cursors: Sequence[QueueCursor], end_of: EndOf, count_max: int, aside_count: int = 0
+    ) -> None:
+        """Have more messages wait, until there are enough or no more; so many are set aside."""
         found_any = True
-        while found_any and self._wants(count_max):
+        while found_any and self._wants(count_max, aside_count):
             found_any = False
             for cursor in cursors:
                 start = self._looked.get(cursor.row, 0)
@@ -240,9 +276,10 @@ class Turns:
                 for index in places:
                     self._enter(keys.get(index, ""), cursor, index)
 
-    def _wants(self, count_max: int) -> bool:
+    def _wants(self, count_max: int, aside_count: int) -> bool:
         waiting_count = self._waiting_count
-        if waiting_count >= AHEAD_COUNT_MAX or not self._buckets.has_room(self._now_ns):
+        is_full = waiting_count + aside_count >= AHEAD_COUNT_MAX
+        if is_full or not self._buckets.has_room(self._now_ns):
             return False
         return waiting_count < count_max or (not self._ready and bool(self.rate.by))
 
