@@ -22,6 +22,7 @@ from tests.store_calls import Calls, calls_of, methods
 from timerstore.calls.consuming.delivery import Failure
 from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.run import Run
+from timerstore.calls.consuming.turns import Rate
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +57,7 @@ def told_by_a_child(calls: Calls) -> dict[str, str]:
 
 
 HARMLESS = {
-    "Group.turn_ms",
+    *("Group.turn_ms", "Group.may_hide"),
     # What is in memory alone, what the end of a `with` block calls, what a clock calls.
     *("TimerStore.close", "TimerStore.abandon", "Consumer.close"),
     *("a clock that asks", "a clock that came"),
@@ -120,6 +121,7 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         "Group.decode": lambda: group.decode(int(run.offsets[0]), run.pins),
         "Group.empty": group.empty,
         "Group.turn_ms": group.turn_ms,
+        "Group.may_hide": lambda: group.may_hide(Rate("1/s", 10**9, 1, "")),
         "Group.expire": lambda: group.expire(run.cursor, np.zeros(1, np.int64), run.pins),
         "Group.belong_to": lambda: group.belong_to(lambda *_: 0),
         "Group.has_hidden": group.has_hidden,

@@ -25,11 +25,11 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     tallies = {("a@b", "g"): counted(3), ("t", "g"): counted(0)}
     tallies["a@b", "g"].full_ns = {"tenant ü": 4_999_999, "": 7_000_000}
     held = {("a@b", "g"): {(0, 7): (2, 5, 9, 4), (1, 3): (1, 5, 5, 0)}, ("t", "g"): {}}
-    file_of(tmp_path).write(tallies, held)
+    file_of(tmp_path).write(tallies, held, 4)
     file = file_of(tmp_path)
     found, found_held = file.read()
     assert found_held == {("a@b", "g"): held["a@b", "g"]}
-    assert {pair: each.counters() for pair, each in found.items()} == {
+    assert {pair: each.counters(4) for pair, each in found.items()} == {
         ("a@b", "g"): {"handled": 3, "failed": 0, "retried": 0, "dead": 0, "expired": 0}
         | {"turns": {"tenant ü": 4_999_999, "": 7_000_000}}
     }
@@ -37,12 +37,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_nothing_is_written_where_nothing_changed(tmp_path: Path) -> None:
     file, path = file_of(tmp_path), tmp_path / "config" / TALLY_FILE
-    file.write({("t", "g"): counted(0)}, {})
+    file.write({("t", "g"): counted(0)}, {}, 0)
     assert not path.exists()
     assert not file.is_due  # too soon, where nobody asks for it
-    file.write({("t", "g"): counted(1)}, {})
+    file.write({("t", "g"): counted(1)}, {}, 0)
     path.unlink()
-    file.write({("t", "g"): counted(1)}, {})
+    file.write({("t", "g"): counted(1)}, {}, 0)
     assert not path.exists()
 
 
@@ -72,7 +72,7 @@ def test_a_damaged_file_is_begun_anew(
     (folder / TALLY_FILE).write_bytes(content)
     file = file_of(tmp_path)
     assert file.read() == ({}, {}) and "start at 0 again" in caplog.text
-    file.write({("t", "g"): counted(2)}, {})
+    file.write({("t", "g"): counted(2)}, {}, 0)
     assert json.loads((folder / TALLY_FILE).read_bytes())["groups"]["t@g"]["handled"] == 2
 
 
