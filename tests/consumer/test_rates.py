@@ -23,6 +23,7 @@ from tests.models.turns_model import check_windows
 from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import Consumer, Delivery, InvalidArgumentError, ManualClock, Retry, TimerStore
+from timerstore.calls.consuming import group as group_module
 from timerstore.calls.consuming import turns as turns_module
 from timerstore.calls.consuming.cursors import QueueCursor
 from timerstore.testing.disk import QuietDisk
@@ -248,6 +249,17 @@ def test_what_expires_while_it_waits_takes_no_turn(bench: Callable[..., Bench]) 
     b.put("-2")
     b.clock.advance(timedelta(seconds=1))
     assert b.seen == [(0, "-0"), (1_000, "-2")]
+
+
+def test_however_many_expire_the_next_comes_at_its_time(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_module, "_ROUNDS_MAX", 2)
+    b = bench(rate="1/s", burst=1)
+    b.put("-0", *["-e"] * 20, expires=timedelta(milliseconds=500))
+    b.put("-1")
+    b.clock.advance(timedelta(seconds=1))
+    assert b.seen == [(0, "-0"), (1_000, "-1")]
 
 
 @pytest.mark.parametrize(

@@ -344,6 +344,7 @@ def test_what_expires_holds_up_no_close(store: TimerStore, monkeypatch: pytest.M
     """After some runs of which all had expired, who pulls is asked to come again at once."""
     monkeypatch.setattr(group_module, "_ROUNDS_MAX", 3)
     rate, group = rate_of("10/s", 1), store.consuming.group("t", "g")
+    group.hand_clock = None  # a consumer on a manual clock has all come at once
     put_of(store, *["e"] * 8, expires=timedelta(seconds=1))
     put_of(store, "a0", "a1")
     store.core.clock.advance(timedelta(seconds=10))

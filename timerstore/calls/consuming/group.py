@@ -128,7 +128,8 @@ class Group(Reader):
         self, count_max: int, room: Room | None = None, rate: Rate | None = None
     ) -> Run | None:
         """Do what `pull` does by the long way; at a `rate`, if that is given."""
-        for _ in repeat(None) if rate is None else repeat(None, _ROUNDS_MAX):
+        is_bounded = rate is not None and self.hand_clock is None  # that one stands still meanwhile
+        for _ in repeat(None, _ROUNDS_MAX) if is_bounded else repeat(None):
             run = self._pull_round(count_max, room, rate)
             if run is None or len(run):
                 return run
