@@ -13,7 +13,7 @@ import timerstore.aio
 from tests.calls.consuming.test_expires import SECOND, START_MS, group_of, opened
 from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
-from timerstore import Consumer, ManualClock, StoreFullError, TimerStore
+from timerstore import Consumer, InvalidArgumentError, ManualClock, StoreFullError, TimerStore
 from timerstore.calls.consuming import sendback
 
 
@@ -186,3 +186,26 @@ def test_what_expires_in_a_loops_memory(tmp_path: Path, rule: Any) -> None:
         assert gone == ([2, 2, 2] if rule == "dead_letter" else [2, 0, 0])
 
     asyncio.run(asyncio.wait_for(main(), 50))
+
+
+@pytest.mark.parametrize("how", [{"if_absent": True}, {"replace": True}, {"debounce": 60}])
+def test_who_waited_to_put_waited_with_both_times(
+    store: TimerStore, clock: ManualClock, monkeypatch: Any, how: dict[str, Any]
+) -> None:
+    """The delay counts from when it is put, and so does what it expires after."""
+    prepare = type(store.putting).prepare
+
+    def prepare_late(self: Any, put: Any) -> Any:
+        prepared = prepare(self, put)
+        clock._now_ms += 7
+        return prepared
+
+    monkeypatch.setattr(type(store.putting), "prepare", prepare_late)
+    delay = {} if "debounce" in how else {"delay": 60}
+    for _ in range(2):
+        timer = store.get(store.put(b"x", topic="t", key="k", expires=60, **delay, **how))
+        assert timer is not None and timer.due_ms == timer.expires_ms
+    store.cancel_key("t", "k")
+    with pytest.raises(InvalidArgumentError, match="would never be handed out"):
+        store.put(b"x", topic="t", key="k", expires_ms=clock.now_ms + 60_003, **delay, **how)
+    assert store.count() == 0

@@ -226,6 +226,7 @@ class Keyed:
                     now_ms = clock.now_ms
                     prepared = prepared.due_from(now_ms)
                     due_ms = prepared.due_ms
+                    payload = payload._replace(expires_ms=prepared.expires_ms)
                     if debounce is not None:
                         timer = self._by_id.get(id) or self._find(id)
                         if timer is None and id not in unread:

@@ -265,12 +265,16 @@ class Prepared(NamedTuple):
     due_ms: int
     expires_ms: int | None
     is_delayed: bool  # its due time is a delay behind `now_ms`
+    until: timedelta | int | None  # how long behind `now_ms` it expires, or when
 
     def due_from(self, now_ms: int) -> Prepared:
-        """Return the same with its delay, if it has one, behind another time."""
-        if not self.is_delayed:
-            return self
-        return self._replace(now_ms=now_ms, due_ms=self.due_ms + now_ms - self.now_ms)
+        """Return the same with its delay, and its time to live, behind another time.
+
+        It is refused if it would now expire before it is due.
+        """
+        due_ms = self.due_ms + now_ms - self.now_ms if self.is_delayed else self.due_ms
+        expires_ms = resolve_expires_ms(self.until, now_ms, due_ms)
+        return self._replace(now_ms=now_ms, due_ms=due_ms, expires_ms=expires_ms)
 
 
 class Putting:
@@ -318,7 +322,7 @@ class Putting:
             self.admission.enter()
         self.space.check()
         is_delayed = put.at is None and put.at_ms is None
-        told = level, now_ms, due_ms, expires_ms, is_delayed
+        told = level, now_ms, due_ms, expires_ms, is_delayed, put.expires
         return Prepared(put.topic, body, described, put.tag, *told)
 
     def append(self, prepared: Prepared) -> str:
