@@ -490,6 +490,12 @@ def test_the_largest_expires(tmp_path: Path) -> None:
         store.put_many([bytes(largest - took)], topic="t", delay=60, expires=90)
         with pytest.raises(InvalidArgumentError, match="at most"):
             store.put_many([bytes(largest - took + 1)], topic="t", delay=60, expires=90)
+        store.put(b"a", topic="u")
+        (d,) = store.pull("u", timeout=10)
+        with pytest.raises(InvalidArgumentError, match=f"Pass {largest - took} at most"):
+            d.ack_and_put(bytes(largest - took + 1), delay=60, expires=90)
+        id = d.ack_and_put(bytes(largest - took), delay=60, expires=90)
+        store.reschedule(id, delay=30)
 
 
 def test_rows_that_are_exported_and_imported(

@@ -42,6 +42,7 @@ from timerstore.timelog.writing.compose import (
     compose_record,
     stage_messages,
 )
+from timerstore.timelog.writing.frame import encode_expires
 from timerstore.values.check_arguments import (
     check_body,
     check_topic,
@@ -171,22 +172,26 @@ def _condition(put: dict[str, Any], own_topic: str) -> tuple[str, str] | None:
 
 def _compose(putting: Putting, own_topic: str, put: dict[str, Any], now_ms: int) -> Staged:
     """Compose one message, and say where it is staged."""
-    core, engine = putting.core, putting.core.engine
+    engine = putting.core.engine
     given = dict.fromkeys(NAMES) | put
     topic = check_topic(own_topic if given["topic"] is None else given["topic"])
     encoded = encode_properties(given["key"], given["tag"], given["properties"])
-    body = check_body(given["body"], len(encoded), engine.content_bytes_max)
     delay = given_delay(given["delay"], given["delay_ms"])
     times = delay, given["at"], given["at_ms"]
     until = given_expires(given["expires"], given["expires_ms"])
+    level = 0
     if given["delay_level"] is not None:
         level = check_level(engine, given["delay_level"], *times)
-        last_ms = now_ms + int(engine.level_ms[level - 1])
-        expires_ms = resolve_expires_ms(until, now_ms, last_ms)
+        due_ms = now_ms + int(engine.level_ms[level - 1])
+    else:
+        due_ms = resolve_due_ms(now_ms, *times, engine.config.max_delay_ms)
+    expires_ms = resolve_expires_ms(until, now_ms, due_ms)
+    described_bytes = len(encoded) + len(encode_expires(expires_ms))
+    body = check_body(given["body"], described_bytes, engine.content_bytes_max)
+    if level:
         return stage_at_level(engine, level, topic, body, encoded, now_ms, expires_ms)
-    due_ms = resolve_due_ms(now_ms, *times, core.engine.config.max_delay_ms)
-    expires_ms, timed = resolve_expires_ms(until, now_ms, due_ms), (due_ms, encoded, given["tag"])
     putting.congestion.check(due_ms, now_ms)
+    timed = due_ms, encoded, given["tag"]
     return compose_timer(engine, topic, body, *timed, expires_ms=expires_ms)
 
 
