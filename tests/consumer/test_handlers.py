@@ -195,6 +195,10 @@ def test_a_failure_s_line_says_which_how_often_and_when(
     shop.clock.advance(timedelta(minutes=1))
     consumer.step()
     assert "attempt 1) failed and becomes a dead letter" in caplog.text
+    shop.store.put(b"y", topic="t", expires=1)
+    consumer.step()
+    told = [each for each in caplog.records if "expires before it could come again" in each.message]
+    assert len(told) == 1 and vars(told[0])["next_ms"] is None
 
 
 def test_a_retry_s_values_have_names() -> None:

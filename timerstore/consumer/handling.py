@@ -12,6 +12,7 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -228,7 +229,7 @@ class Handling:
         text = ", ".join(names) + (
             f" and {len(rest.deliveries) - 10} more" if len(rest.deliveries) > 10 else ""
         )
-        follows, next_ms = self._what_follows(first.attempt, outcome)
+        follows, next_ms = self._what_follows(rest, outcome)
         fields = {
             "topic": rest.subscription.topic,
             "group": self._group,
@@ -250,13 +251,17 @@ class Handling:
             extra=fields,
         )
 
-    def _what_follows(self, attempt: int, outcome: Outcome) -> tuple[str, int | None]:
+    def _what_follows(self, rest: Task, outcome: Outcome) -> tuple[str, int | None]:
         """Say what becomes of a message, and when it comes again, epoch ms if that is known."""
         if self._broadcast:
             return "", None
-        wait = self._wait_after(attempt, outcome)
+        wait, handed = self._wait_after(rest.deliveries[0].attempt, outcome), rest.handed
         if wait == DEAD:
             return " and becomes a dead letter", None
+        if handed.expires_ms != NEVER:
+            with suppress(TimerStoreError, OSError):
+                if self._comes_too_late(handed, handed.message(rest.places[0]), wait):
+                    return " and expires before it could come again", None
         next_ms = self._source.comes_ms(wait)
         when = f"after delay level {wait}" if next_ms is None else f"at {shown_time(next_ms)}"
         return f" and comes again {when}", next_ms
