@@ -7,7 +7,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import islice
 from typing import Any, Final
@@ -16,11 +16,19 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.calls.consuming.consuming import begin_groups, check_start
-from timerstore.calls.consuming.delivery import DEAD, DROPPED, EXPIRED, WAIT_S, Failure, arrow_int64
+from timerstore.calls.consuming.delivery import (
+    DEAD,
+    DROPPED,
+    EXPIRED,
+    WAIT_S,
+    Failure,
+    arrow_int64,
+    expired,
+)
 from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.groupreader import read_queued
 from timerstore.calls.consuming.run import Run
-from timerstore.calls.consuming.sendback import wait_durable
+from timerstore.calls.consuming.sendback import wait_durable, wait_ms
 from timerstore.calls.consuming.turns import Rate
 from timerstore.calls.pending.timers import Timer
 from timerstore.core.core import Core
@@ -36,7 +44,7 @@ from timerstore.share.session import Session
 from timerstore.share.wire import Part, from_json, to_json, wrong_arguments
 from timerstore.store.store import TimerStore
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.decode import Message
+from timerstore.timelog.bytes.decode import NEVER, Message, expires_ms
 from timerstore.values.check_arguments import DUE_MS_MAX, check_group, check_topic_to_consume
 from timerstore.values.ids import TimerId, TimerIds, joined, parse_id
 from timerstore.values.kinds import check_int
@@ -478,16 +486,32 @@ class Answers:
                 raise InvalidArgumentError("Send level, or delay_ms.")
 
         def do(held: Run) -> bool:
-            why = Failure(*failure)
-            if held.send_again(place, wait, why):
+            told = replace(Failure(*failure[:2]), was_handled=all(failure[2:]))
+            then, why = self._unless_late(held, place, wait, told)
+            if held.send_again(place, then, why):
                 wait_durable(self._store.putting)
                 held.settle_some([place], handled=False)
-                is_expired, is_dead = why.kind == EXPIRED, wait == DEAD
-                is_back = wait not in (DEAD, DROPPED)
-                held.reader.count_failed(not is_expired, is_back, is_dead, is_expired)
+                is_expired, is_dead = why.kind == EXPIRED, then == DEAD
+                is_back = then not in (DEAD, DROPPED)
+                held.reader.count_failed(why.was_handled, is_back, is_dead, is_expired)
             return True
 
         return asked.session.use(batch, place, do), ()
+
+    def _unless_late(
+        self, held: Run, place: int, wait: Any, failure: Failure
+    ) -> tuple[Any, Failure]:
+        """Return what becomes of a message: it is given up if it expires before it comes again.
+
+        A client does not know how long a delay level is.
+        """
+        is_level = type(wait) is int and wait > 0
+        if held.expires_ms == NEVER or not (is_level or isinstance(wait, timedelta)):
+            return wait, failure
+        last_ms = expires_ms(held.message(place))
+        if self._core.clock.now_ms + wait_ms(self._core, wait) <= last_ms:
+            return wait, failure
+        return DEAD if held.reader.buries_expired else DROPPED, expired(last_ms, failure)
 
     def _begin_groups(self, asked: Asked, pairs: Any, start: Any) -> Answer:
         if not isinstance(pairs, list) or not all(

@@ -104,7 +104,7 @@ class ClientRun(HandedOut):
         """
         delay_ms = whole_ms(wait) if isinstance(wait, timedelta) else None
         level = None if isinstance(wait, timedelta) else wait
-        told, is_sent = (failure.kind, failure.text), True
+        told, is_sent = (failure.kind, failure.text, failure.was_handled), True
         try:
             self._ask("retry", place=i, level=level, delay_ms=delay_ms, failure=told)
         except StoreClosedError:

@@ -209,3 +209,40 @@ def test_who_waited_to_put_waited_with_both_times(
     with pytest.raises(InvalidArgumentError, match="would never be handed out"):
         store.put(b"x", topic="t", key="k", expires_ms=clock.now_ms + 60_003, **delay, **how)
     assert store.count() == 0
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["store", "client"])
+@pytest.mark.parametrize("backoff", [[0.1, 60], None])
+def test_what_is_given_up_is_counted_alike(real: TimerStore, kind: str, backoff: Any) -> None:
+    """By the store and by a client, which does not know how long a delay level is."""
+
+    def fail(d: Any) -> None:
+        raise OSError("no")
+
+    timerstore.serve(real)
+    with timerstore.connect(real.path, timeout=5) as client:
+        reads = client if kind == "client" else real
+        given = {"backoff": backoff} if backoff else {}
+        consumer = Consumer(reads, "g", threads=1, expired="dead_letter", **given)
+        consumer.subscribe("t", fail)
+        real.put(b"a", topic="t", expires=5 if backoff else 0.5)
+        with consumer:
+            wait_until(lambda: bool(real.dead_letters("g")))
+            wait_until(lambda: group_of(real).lag_count == 0)
+    (letter,) = real.dead_letters("g")
+    failed_count = 2 if backoff else 1
+    assert (letter.error_type, letter.attempts) == ("expired", failed_count)
+    row = group_of(real)
+    assert (row.failed_count, row.dead_count, row.expired_count) == (failed_count, 1, 1)
+    assert row.retried_count == failed_count - 1
+
+
+def test_a_letter_that_nobody_handled(store: TimerStore, clock: ManualClock) -> None:
+    store.put(b"a", topic="t", expires=1)
+    clock.advance(2 * SECOND)
+    consumer = Consumer(store, "g", expired="dead_letter")
+    consumer.subscribe("t", lambda _: None)
+    with consumer:
+        clock.advance(SECOND)
+    assert [each.attempts for each in store.dead_letters("g")] == [0]

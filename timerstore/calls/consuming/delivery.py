@@ -76,6 +76,7 @@ class Failure:
 
     kind: str = ""
     text: str = ""
+    was_handled: bool = True
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
@@ -90,7 +91,9 @@ class Failure:
 def expired(expires_ms: int, before: Failure | None = None) -> Failure:
     """Return why what expired is a dead letter; `before`: what it failed with."""
     text = f"it was not to be handed out after {shown_time(expires_ms)}"
-    return Failure(EXPIRED, text if before is None else f"{text}; {before.kind}: {before.text}")
+    if before is None:
+        return Failure(EXPIRED, text, was_handled=False)
+    return Failure(EXPIRED, f"{text}; {before.kind}: {before.text}")
 
 
 def said_by(value: object, say: Callable[[Any], str]) -> str:

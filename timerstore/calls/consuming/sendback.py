@@ -101,7 +101,8 @@ def send_to_dead(
     It carries what it died of.
     """
     topic, failure = fmt.DEAD_PREFIX + group.encode(), failure or Failure()
-    send_to(putting, topic, message, message.reconsume_times + 1, failure, wait=wait)
+    attempts = message.reconsume_times + failure.was_handled
+    send_to(putting, topic, message, attempts, failure, wait=wait)
 
 
 @inside
