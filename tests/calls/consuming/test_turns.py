@@ -161,6 +161,8 @@ class Bench:
     def pull(self, count_max: int) -> int:
         self.store.core.play_now()
         run = self.store.consuming.pull_in_turn(self.rate, "t", "g", count_max)
+        if (turns := self.store.consuming.group("t", "g").turns) is not None:
+            turns.check()
         assert len(run) <= count_max
         for place, delivery in enumerate(run):
             key = self.key(delivery.body[:1].decode())
@@ -302,6 +304,8 @@ def test_a_queue_at_its_limits_holds_up_no_other(
     full: int | None = run.cursor.row
     again = group.pull_long(count_max, room, rate)
     assert bodies(again) == [b"a0"] and group.pull_long(count_max, room, rate) is None
+    assert group.turns is not None
+    group.turns.check()
     full = None
     rest = list[bytes]()
     while (run := group.pull_long(count_max, room, rate)) is not None:
