@@ -1,8 +1,12 @@
 """A timer is put if, and only if, the transaction that put it commits; and once."""
 
+import fcntl
 import itertools
 import json
+import os
 import random
+import resource
+import socket
 import sqlite3
 import sys
 import threading
@@ -11,6 +15,7 @@ from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +30,9 @@ from tests.tiers import SEED, how_many
 from timerstore import InvalidArgumentError, TimerStore
 from timerstore.outbox import Outbox, Relay
 from timerstore.outbox import relay as relay_module
+from timerstore.outbox.database import database_at
 from timerstore.outbox.table import CONTENT_BYTES_MAX
+from timerstore.services.world.background import Flag
 
 
 class KilledError(Exception):
@@ -125,14 +132,57 @@ def test_what_is_no_connection() -> None:
 
 
 def test_other_databases_are_refused() -> None:
-    pytest.importorskip("sqlalchemy")
+    sqlalchemy = pytest.importorskip("sqlalchemy")
     from sqlalchemy.dialects import mysql
 
     class Connection:
         dialect = mysql.dialect()
 
-    with pytest.raises(InvalidArgumentError, match="on SQLite or PostgreSQL"):
-        Outbox().put(Connection(), b"x")
+    for db in (Connection(), sqlalchemy.create_engine("sqlite://")):
+        with pytest.raises(InvalidArgumentError, match="on SQLite or PostgreSQL"):
+            Outbox().put(db, b"x")
+
+
+def test_connections_that_a_program_derives(postgres: Any, tmp_path: Path) -> None:
+    import psycopg
+
+    class Connection(psycopg.Connection[Any]):
+        pass
+
+    app = App(tmp_path, postgres)
+    with Connection.connect(app.url, cursor_factory=psycopg.RawCursor) as db:
+        app.outbox.put(db, b"a", key="k")
+    assert app.rows("body, key") == [(b"a", "k")]
+
+
+def test_a_nul_that_postgresql_does_not_keep(postgres: Any, tmp_path: Path) -> None:
+    app = App(tmp_path, postgres)
+    with app.db() as db:
+        given: Any
+        for given in ({"key": "a\0b"}, {"tag": "\0"}):
+            with pytest.raises(InvalidArgumentError, match="NUL"):
+                app.outbox.put(db, b"x", **given)
+        app.outbox.put(db, b"x", topic="t", properties={"a": "\0"})
+        db.commit()
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        assert moved(app, store) == 1
+        assert [d.properties for d in taken(store)] == [{"a": "\0"}]
+
+
+def test_many_that_make_the_tables_at_once(postgres: Any, tmp_path: Path) -> None:
+    app = App(tmp_path, postgres)
+    for _ in range(5):
+        app.execute("drop table timerstore_outbox, timerstore_outbox_relay")
+        dbs = [app.connect() for _ in range(4)]
+
+        def make(i: int, dbs: Any = dbs) -> None:
+            app.outbox.create(dbs[i])
+            dbs[i].commit()
+
+        together(make, range(4))
+        for db in dbs:
+            db.close()
+        assert app.count == 0
 
 
 # --- each row once
@@ -337,6 +387,7 @@ def test_a_table_of_another_store(app: App, tmp_path: Path) -> None:
         assert app.count == 1 and store.count() == 0
         with Relay(store, app.url) as relay:
             wait_until(lambda: ended(relay) == InvalidArgumentError)
+            assert "into another store" in str(relay.problem)
         app.execute(str(told.value).rpartition("execute: ")[2])
         assert moved(app, store) == 1
 
@@ -415,6 +466,34 @@ def test_addresses_of_sqlalchemy(app: App, tmp_path: Path) -> None:
         while not relay.step():
             pass
         relay.close()
+
+
+def test_a_database_of_no_encoding(postgres: Any, tmp_path: Path) -> None:
+    with App(tmp_path, postgres).db() as db:
+        db.autocommit = True
+        db.execute("create database plain encoding 'SQL_ASCII' locale 'C' template template0")
+    url = postgres.url.replace("/postgres?", "/plain?")
+    app = App(tmp_path, SimpleNamespace(url=url))  # type: ignore[arg-type]
+    app.put([b"\xff"], key="k", properties={"a": "ä"})
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        assert moved(app, store) == 1
+        assert [(d.body, d.key, d.properties) for d in taken(store)] == [(b"\xff", "k", {"a": "ä"})]
+
+
+def test_a_process_of_many_descriptors() -> None:
+    pytest.importorskip("psycopg")
+    database = database_at("postgresql:///none", "channel")
+    number_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if number_max < 1_100:
+        pytest.skip("the system allows few descriptors")
+    ours, theirs = socket.socketpair()
+    high = fcntl.fcntl(ours, fcntl.F_DUPFD, 1_050)
+    vars(database).update(_db=SimpleNamespace(fileno=lambda: high), _is_told=False)
+    theirs.send(b"told")
+    database.wait(Flag(), 60)
+    os.close(high)
+    ours.close()
+    theirs.close()
 
 
 def test_a_commit_is_noticed_without_waiting(

@@ -41,6 +41,24 @@ def test_a_row_that_is_refused_is_told_and_blocks_nothing(
     assert app.count == 5
 
 
+def test_values_that_only_sqlite_takes(tmp_path: Path) -> None:
+    app = App(tmp_path, None)
+    app.insert(error="waits until somebody corrects it")
+    app.insert(nonce="0) or (1=1")
+    app.insert(nonce=1.5)
+    app.insert(properties="[" * 100_000)
+    app.insert(body="text")
+    for column in ("topic", "key", "tag", "properties"):
+        app.insert()
+        newest = "id = (select max(id) from timerstore_outbox)"
+        app.execute(f"update timerstore_outbox set {column} = cast(x'ff' as text) where {newest}")
+    app.put([b"last"])
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        assert moved(app, store) == 1
+        assert [d.body for d in taken(store)] == [b"last"]
+    assert len(app.rows("id", "error is not null")) == app.count == 9
+
+
 @pytest.mark.parametrize("room", [0, 1])
 def test_rows_wait_while_the_turn_is_congested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
@@ -182,6 +200,45 @@ def test_a_file_that_is_locked_waits(tmp_path: Path, monkeypatch: pytest.MonkeyP
             db.rollback()
         wait_until(lambda: app.count == 0)
         assert [d.body for d in taken(store)] == [b"a", b"b"]
+
+
+def test_a_row_that_is_locked_waits(postgres: Any, tmp_path: Path) -> None:
+    app = App(tmp_path, postgres)
+    app.put([b"a", b"b"])
+    with TimerStore(tmp_path / "s", config=SMALL) as store, app.db() as db:
+        db.execute("select 1 from timerstore_outbox for update")
+        with Relay(store, app.url) as relay:
+            wait_until(lambda: relay.problem is not None)
+            db.rollback()
+            wait_until(lambda: app.count == 0)
+        assert [d.body for d in taken(store)] == [b"a", b"b"]
+
+
+def test_a_file_that_is_replaced(tmp_path: Path) -> None:
+    app = App(tmp_path, None)
+    file = Path(app.url)
+    with TimerStore(tmp_path / "s", config=SMALL) as store, Relay(store, file) as relay:
+        app.put([b"a"])
+        wait_until(lambda: app.count == 0)
+        app.execute(f"vacuum into '{file}.new'")
+        file.with_name("app.db.new").rename(file)
+        for left in ("app.db-wal", "app.db-shm"):
+            file.with_name(left).unlink(missing_ok=True)
+        app.put([b"b"])
+        wait_until(lambda: relay.put_count == 2)
+        assert [d.body for d in taken(store)] == [b"a", b"b"]
+
+
+def test_tables_that_are_half_made(app: App, tmp_path: Path) -> None:
+    app.execute("delete from timerstore_outbox_relay")
+    app.put([b"a"])
+    with TimerStore(tmp_path / "s", config=SMALL) as store, Relay(store, app.url) as relay:
+        wait_until(lambda: relay.problem is not None)
+        with app.db() as db:
+            app.outbox.create(db)
+            db.commit()
+        wait_until(lambda: app.count == 0)
+        assert [d.body for d in taken(store)] == [b"a"]
 
 
 def test_a_table_that_is_not_there_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

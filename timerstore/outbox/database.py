@@ -11,6 +11,7 @@ import re
 import select
 import sqlite3
 import time
+from functools import partial
 from typing import Any, Final
 
 from timerstore.errors import InvalidArgumentError
@@ -18,13 +19,16 @@ from timerstore.outbox.table import as_driven
 from timerstore.services.world.background import Flag
 from timerstore.values.kinds import check_path
 
-_BUSY_S: Final = 30.0
+_BUSY_S: Final = 1.0
+"""So long SQLite waits for a lock; then the relay tries again."""
 _LOOKS_APART_S: Final = 0.004
 """So often SQLite is asked whether anything was committed."""
 _PATIENCE: Final = (
     "connect_timeout=10 keepalives_idle=10 keepalives_interval=5 tcp_user_timeout=30000"
 )
 """So that a server which is gone without a word is noticed, unless the address says otherwise."""
+_TEXT: Final = {"client_encoding": "utf8"}
+"""A database in SQL_ASCII would answer bytes."""
 
 
 class SqliteDatabase:
@@ -38,15 +42,28 @@ class SqliteDatabase:
             raise InvalidArgumentError(
                 f"database is {given!r}. Pass postgresql://…, or a file of SQLite that is there."
             )
-        self._uri = f"{file.as_uri()}?mode=rw"
+        self._file, self._uri = file, f"{file.as_uri()}?mode=rw"
+        self._inode: tuple[int, int] | None = None
 
     def connect(self) -> None:
         """Connect anew."""
-        self._seen = -1
+        self._seen, self._inode = -1, self._inode_now()
         self._db = sqlite3.connect(
             self._uri, _BUSY_S, isolation_level=None, check_same_thread=False, uri=True
         )
+        self._db.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
         self.execute("pragma synchronous = extra")
+
+    def is_replaced(self) -> bool:
+        """Tell whether another file was moved to the place of the one that is open."""
+        return self._inode_now() != self._inode
+
+    def _inode_now(self) -> tuple[int, int] | None:
+        try:
+            found = self._file.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def execute(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         """Execute in a transaction of its own; return all rows."""
@@ -78,7 +95,7 @@ class PostgresDatabase:
         self.error, self._make, self._channel = psycopg.Error, psycopg.connect, channel
         read = psycopg.conninfo.conninfo_to_dict
         try:
-            self._given: dict[str, Any] = read(_PATIENCE) | read(address)
+            self._given: dict[str, Any] = read(_PATIENCE) | read(address) | _TEXT
         except psycopg.Error as e:
             raise InvalidArgumentError(f"database is no address of PostgreSQL: {e}") from e
 
@@ -88,7 +105,12 @@ class PostgresDatabase:
         self._db = self._make(**self._given, autocommit=True)
         self._db.add_notify_handler(self._note)
         self.execute("set synchronous_commit = on")
+        self.execute("set lock_timeout = '5s'")
         self.execute(f'listen "{self._channel}"')
+
+    def is_replaced(self) -> bool:
+        """Tell that it is not: the address of a server stays."""
+        return False
 
     def _note(self, _: object) -> None:
         self._is_told = True
@@ -101,7 +123,9 @@ class PostgresDatabase:
     def wait(self, stop: Flag, timeout_s: float) -> None:
         """Wait until somebody else has committed since the last wait, or may have."""
         if not self._is_told and not stop.is_set():
-            select.select([self._db.fileno()], [], [], timeout_s)
+            told = select.poll()  # `select` knows 1,024 descriptors
+            told.register(self._db.fileno(), select.POLLIN)
+            told.poll(timeout_s * 1_000)
         self._is_told = False  # the next statement hears of what comes meanwhile
 
     def close(self) -> None:

@@ -93,7 +93,7 @@ class Relay(Closes):
         self.refused_count = 0
         """How many rows the store refused; they stay in the table, with the reason in `error`."""
         self.problem: str | None = None
-        """Why the thread cannot go on at the moment; it tries again each second."""
+        """Why the thread cannot go on. It tries again each second, unless `check` says it ended."""
 
     def step(self) -> int:
         """Put the rows that are committed; return how many.
@@ -104,6 +104,8 @@ class Relay(Closes):
         raises, and what `put` raises, except of a row that the store refuses. Then call it again.
         """
         self.check()
+        if self._db.is_replaced():
+            self._disconnect()
         count = 0
         while self._take_turn():
             rows = self._execute(_READ)
@@ -239,7 +241,8 @@ class Relay(Closes):
         """Return the number of the database, and the name of its turns."""
         for number, name in self._execute("select outbox, store from {table}_relay"):
             return number, name
-        raise InvalidArgumentError(f"{self._table}_relay is empty. Call Outbox.create.")
+        self._disconnect()  # it may be between the statements of `create`
+        raise self._db.error(f"{self._table}_relay is empty. Call Outbox.create.")
 
     def _execute(self, statement: str, **values: Any) -> list[Row]:
         try:
@@ -282,6 +285,7 @@ class Relay(Closes):
                 turn.give_back([0])
 
     def _fail(self, error: BaseException) -> None:
+        self.problem = str(error)
         self._failure.keep(error)
         log.error("rows of %s are not put any more", self._table, exc_info=error)
 
@@ -302,10 +306,12 @@ class Relay(Closes):
 
 def _as_put(row: Row) -> dict[str, Any]:
     """Return the put that a row is; what is wrong with its values, the store says."""
+    if not isinstance(row[1], int):  # a column of SQLite takes any value
+        raise InvalidArgumentError(f"nonce is {row[1]!r}. Leave it to the database.")
     put = dict(zip(("topic", "at_ms", "body", "key", "tag"), row[2:], strict=False))
     try:
         return put if row[-1] is None else put | {"properties": json.loads(row[-1])}
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, RecursionError) as e:
         raise InvalidArgumentError(f"properties is no JSON: {e}. Correct it.") from e
 
 

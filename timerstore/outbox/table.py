@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from importlib import import_module
 from inspect import iscoroutinefunction
 from typing import Any, Final
 from uuid import uuid4
@@ -35,6 +36,7 @@ CONTENT_BYTES_MAX: Final = MESSAGE_BYTES_MAX - CONTENT_SPARE_BYTES
 """Of body, key, tag and properties, unless a store's segments are small."""
 _NAME_LENGTH_MAX: Final = 50
 """PostgreSQL cuts a longer name, with `_relay` behind it."""
+_CREATE_LOCK: Final = 7_451_930_264_418_059_331
 _KINDS: Final = {
     "sqlite": ("integer primary key autoincrement", "random()", "blob"),
     "postgresql": (
@@ -68,7 +70,10 @@ class Outbox:
 
     def create(self, db: Any) -> None:
         """Make both tables if there are none; the relay makes none."""
-        id, random, binary = _KINDS[_dialect(db)]
+        dialect = _dialect(db)
+        id, random, binary = _KINDS[dialect]
+        if dialect == "postgresql":  # two who make it at once would fail
+            _execute(db, f"select pg_advisory_xact_lock({_CREATE_LOCK})", {})
         table, notes = self.table, f"{self.table}_relay"
         for statement in (
             f"create table if not exists {table} (id {id}, nonce bigint not null default ({random})"
@@ -122,6 +127,8 @@ class Outbox:
         dialect, put = _dialect(db), _PUT
         refuse_autocommit(_driver(db))
         if dialect == "postgresql":
+            if "\0" in f"{key}{tag}":
+                raise InvalidArgumentError("key or tag has a NUL, which PostgreSQL does not keep.")
             put, row["channel"] = _PUT_AND_TELL, self.table
         _execute(db, put.format(table=self.table), row)
 
@@ -135,8 +142,13 @@ def as_driven(statement: str) -> str:
     return re.sub(r":(\w+)", r"%(\1)s", statement)
 
 
-def _is_driver(db: Any) -> bool:
-    return type(db).__module__.partition(".")[0] in ("psycopg", "psycopg2")
+def _psycopg(db: Any) -> str | None:
+    """Return the driver whose connection it is, of a class derived from the driver's maybe."""
+    for each in type(db).__mro__:
+        name = each.__module__.partition(".")[0]
+        if name in ("psycopg", "psycopg2") and each.__name__.lower() == "connection":
+            return name
+    return None
 
 
 def _dialect(db: Any) -> str:
@@ -147,9 +159,9 @@ def _dialect(db: Any) -> str:
         )
     if isinstance(db, sqlite3.Connection):
         return "sqlite"
-    if _is_driver(db):
+    if _psycopg(db):
         return "postgresql"
-    bind = db.get_bind() if is_session(db) else db
+    bind = db.get_bind() if is_session(db) else db if hasattr(db, "connection") else None
     name = getattr(getattr(bind, "dialect", None), "name", None)
     if name not in _KINDS:
         raise InvalidArgumentError(
@@ -161,7 +173,7 @@ def _dialect(db: Any) -> str:
 
 def _driver(db: Any) -> Any:
     """Return the connection of the database's own driver."""
-    if isinstance(db, sqlite3.Connection) or _is_driver(db):
+    if isinstance(db, sqlite3.Connection) or _psycopg(db):
         return db
     connection = db.connection() if is_session(db) else db
     return connection.connection.driver_connection
@@ -170,8 +182,9 @@ def _driver(db: Any) -> Any:
 def _execute(db: Any, statement: str, values: dict[str, Any]) -> None:
     if isinstance(db, sqlite3.Connection):
         db.execute(statement, values)
-    elif _is_driver(db):
-        with db.cursor() as cursor:
+    elif driver := _psycopg(db):
+        # Of psycopg 3 the plain one: another one, which the connection may make, has other marks.
+        with db.cursor() if driver == "psycopg2" else import_module(driver).Cursor(db) as cursor:
             cursor.execute(as_driven(statement), values)
     else:
         from sqlalchemy import text
