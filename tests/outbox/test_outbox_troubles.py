@@ -1,5 +1,6 @@
 """What is refused, full, locked or gone ends no relay for good, and blocks no other rows."""
 
+import random
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
@@ -85,6 +86,29 @@ def test_rows_wait_while_the_turn_is_congested(
             relay.step()
         relay.close()
         assert len(taken(store)) == 3 * (1 - room)
+
+
+def test_a_slot_that_refuses_by_chance_is_not_said_of_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, rnd = App(tmp_path, None), random.Random(7)
+    put_many = timerstore.Delivery.ack_and_put_many
+
+    def congested(delivery: Any, puts: Any) -> None:
+        if rnd.random() < 0.5:
+            raise CongestedError("nearly full")
+        put_many(delivery, puts)
+
+    monkeypatch.setattr(timerstore.Delivery, "ack_and_put_many", congested)
+    app.put([b"%d" % i for i in range(8)])
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        relay = Relay(store, app.url)
+        while app.rows("count(*)", "error is null") != [(0,)]:
+            with suppress(CongestedError):
+                relay.step()
+        relay.close()
+        assert relay.refused_count == 0
+        assert len(taken(store)) == 8
 
 
 def test_a_turn_that_is_refused_is_not_said_of_the_rows(

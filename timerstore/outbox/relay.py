@@ -55,6 +55,9 @@ LOOK_S: Final = 1.0
 """So long a turn is waited for; so often an idle table is looked at, whatever notifies."""
 AGAIN_S: Final = 1.0
 _LOOKS: Final = 5
+_CONGESTED: Final = 5
+"""So often a row is congested, and the turn alone is not, until that is said of the row: a slot
+that is nearly full refuses by chance, and the turn's may be the one."""
 _ERROR_LENGTH_MAX: Final = 500
 _READ: Final = f"""
 select t.id, t.nonce, t.topic, t.due_ms, t.body, t.key, t.tag, t.properties from {{table}} t join (
@@ -120,7 +123,7 @@ class Relay(Closes):
 
     def _put_rows(self, rows: Sequence[Row]) -> int:
         """Put rows in their order, fewer at once if the store refuses them; return how many."""
-        count, many, named = 0, len(rows), self._finished
+        count, many, named, congested = 0, len(rows), self._finished, 0
         while rows:
             part = rows[:many]
             if not self._take_turn() or self._finished != named:
@@ -133,12 +136,15 @@ class Relay(Closes):
                     many = len(part) // 2
                     continue
                 if isinstance(e, CongestedError) and self._hand_on([], []):
-                    named = self._finished  # the turn's own slot has room, so the row's is full
+                    named, congested = self._finished, congested + 1
+                    if congested % _CONGESTED:
+                        continue
                 elif isinstance(e, StoreFullError):
                     raise
                 self._refuse(part[0], str(e)[:_ERROR_LENGTH_MAX])
             else:
                 count, many, named = count + len(part), many * 2, self._finished
+                congested = 0
             rows = [] if self._stop.is_set() else rows[len(part) :]
         return count
 
