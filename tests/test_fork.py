@@ -57,7 +57,8 @@ def told_by_a_child(calls: Calls) -> dict[str, str]:
 
 
 HARMLESS = {
-    *("Group.turn_ms", "Group.may_hide"),
+    *("Group.turn_ms", "Group.may_hide", "Group.again_ms", "Group.take_back_put_off"),
+    "Run.gave_back_expired",
     # What is in memory alone, what the end of a `with` block calls, what a clock calls.
     *("TimerStore.close", "TimerStore.abandon", "Consumer.close"),
     *("a clock that asks", "a clock that came"),
@@ -121,6 +122,8 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         "Group.decode": lambda: group.decode(int(run.offsets[0]), run.pins),
         "Group.empty": group.empty,
         "Group.turn_ms": group.turn_ms,
+        "Group.again_ms": group.again_ms,
+        "Group.take_back_put_off": group.take_back_put_off,
         "Group.may_hide": lambda: group.may_hide(Rate("1/s", 10**9, 1, "")),
         "Group.expire": lambda: group.expire(run.cursor, np.zeros(1, np.int64), run.pins),
         "Group.belong_to": lambda: group.belong_to(lambda *_: 0),
@@ -128,6 +131,7 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         "Run.settle": lambda: run.settle(0),
         "Run.settle_some": lambda: run.settle_some([0]),
         "Run.give_back": lambda: run.give_back([0]),
+        "Run.gave_back_expired": lambda: run.gave_back_expired(0, 0),
         "Run.nack": lambda: run.nack(0, None),
         "Run.send_again": lambda: run.send_again(0, 3, Failure()),
         "Group.claim": lambda: group.claim(run.cursor, (0, 0)),
