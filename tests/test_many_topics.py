@@ -1,4 +1,4 @@
-"""More topics than a process may have files open, and many groups; it may have 256 of them."""
+"""More topics than a process may have files open: its own process may have 256."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The relay: takes rows out of an outbox, and puts each into a store, once.
+"""The relay, which makes each row of an outbox a timer of a store, once.
 
 One message of the store, the *turn*, makes it once. Who was handed the turn acknowledges it by one
 `ack_and_put_many` that puts the timers of some rows and the next turn, which names those rows: all

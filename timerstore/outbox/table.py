@@ -1,4 +1,4 @@
-"""The tables of an outbox: made, and written to in the program's own transaction.
+"""The tables of an outbox, which a program writes to in its own transaction.
 
 A row is one timer. Nobody remembers how far rows were read: a transaction may commit a row long
 after others committed rows with greater ids. A row's `nonce` tells it from another one with its

@@ -1,7 +1,6 @@
 """What expires: it does not come after its time, is counted, and is a dead letter if asked for."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -50,23 +49,6 @@ STEPS = how_many("CRASH_STEPS", 6, 100)
 def opened(path: Path, clock: ManualClock | None = None) -> TimerStore:
     config = replace(SMALL, retention_ms=3_600_000)
     return TimerStore(path, config=config, clock=clock, disk=QuietDisk())
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START_MS)
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[TimerStore]:
-    with opened(tmp_path / "s", clock) as store:
-        yield store
-
-
-@pytest.fixture
-def real(tmp_path: Path) -> Iterator[TimerStore]:
-    with opened(tmp_path / "real") as store:
-        yield store
 
 
 def now_ms() -> int:

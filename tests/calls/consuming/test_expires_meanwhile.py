@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +10,11 @@ import pytest
 
 import timerstore
 import timerstore.aio
-from tests.calls.consuming.test_expires import SECOND, START_MS, group_of, opened
+from tests.calls.consuming.test_expires import SECOND, START_MS, group_of, now_ms
 from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import Consumer, InvalidArgumentError, ManualClock, StoreFullError, TimerStore
 from timerstore.calls.consuming import sendback
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START_MS)
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[TimerStore]:
-    with opened(tmp_path / "s", clock) as store:
-        yield store
-
-
-@pytest.fixture
-def real(tmp_path: Path) -> Iterator[TimerStore]:
-    with opened(tmp_path / "real") as store:
-        yield store
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def fill(put: Callable[..., Any], last_ms: int) -> None:
