@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.copies.test_follow import Followed
-from tests.rigs.objects import watched_filesystem
+from timerstore.copies.catalog import read_catalog
+from timerstore.copies.destination import Destination, find_destination
 from timerstore.copies.restore import laying
+from timerstore.jit.record import Words
 from timerstore.services.opening.recover_log import LogScan
 from timerstore.timelog.files.names import INT64_MAX
+from timerstore.timelog.reading.scan import LoggedMessages
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -60,29 +63,33 @@ def test_a_reader_that_fails_ends_the_laying() -> None:
 def test_a_restore_reads_the_log_while_it_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last piece comes only when messages of the first ones were read."""
-    begun, got = threading.Event(), list[str]()
-    take = LogScan._take
+    """The last piece waits until messages of the first, which comes just before it, were read."""
+    begun, others = threading.Event(), threading.Event()
+    take, get, got = LogScan._take, Destination.get, list[str]()
 
-    def taking(self: LogScan, part: object, queue_rows: object) -> None:
-        if len(part):  # type: ignore[arg-type]
+    def taking(self: LogScan, part: LoggedMessages, queue_rows: Words) -> None:
+        if len(part):
             begun.set()
-        take(self, part, queue_rows)  # type: ignore[arg-type]
+        take(self, part, queue_rows)
 
-    def watch(what: str, path: str) -> None:
-        if what == "get" and "log/" in path:
-            got.append(path)
-            if path == last:
-                assert begun.wait(30), "nothing was read before"
+    def getting(self: Destination, name: str) -> bytes:
+        if name == pieces[0]:
+            assert others.wait(30)
+        if name == pieces[-1]:
+            assert begun.wait(30), "nothing was read before"
+        data = get(self, name)
+        got.extend({name} & {*pieces})
+        if len(got) == len(pieces) - 2:
+            others.set()
+        return data
 
-    last = ""
-    kept = Followed(tmp_path, watched_filesystem(tmp_path / "objects", watch))
+    kept = Followed(tmp_path, f"file://{tmp_path}/objects")
     kept.put(200)
     kept.follower.step()
-    assert kept.count_restored() == 200
-    last, count = max(got), len(got)
-    assert count > 5
+    pieces = [each.name for each in read_catalog(find_destination(kept.dest)).pieces]
+    assert len(pieces) > 5
     monkeypatch.setattr(LogScan, "_take", taking)
-    assert kept.count_restored() == 200 and begun.is_set()
+    monkeypatch.setattr(Destination, "get", getting)
+    assert kept.count_restored() == 200 and got[-2:] == [pieces[0], pieces[-1]]
     kept.follower.close()
     kept.store.close()

@@ -58,7 +58,10 @@ def _moto() -> Iterator[str]:
 
 
 Watch = Callable[[str, str], None]
-"""Takes what is done ("put", "get", "list", "remove", "rename") with which path, before it is."""
+"""Takes what is done ("put", "get", "list", "remove", "rename") with which path, before it is.
+
+One call at a time: who waits for another one in it waits for ever.
+"""
 
 
 class _Handler(FileSystemHandler):  # type: ignore[misc]
