@@ -21,7 +21,6 @@ from tests.naive_index import UNIT_BYTES, decode_unit, encode_unit, seal_unit
 from tests.small_store import small
 from tests.sparse_copy import copy_tree
 from timerstore import Config, ManualClock, TimerStore, TimerStoreError
-from timerstore.cli.times import parse_delay, parse_instant
 from timerstore.copies.catalog import piece_of, point_of, unpack_whole
 from timerstore.copies.chains import chain_of, check_restores
 from timerstore.copies.standby import read_standby
@@ -50,6 +49,7 @@ from timerstore.timelog.reading.units import EVERY_UNIT, read_units
 from timerstore.timelog.timerlog import scan_units, walk_chains
 from timerstore.validation import validate
 from timerstore.values.ids import format_id, parse_id, read_plain
+from timerstore.values.times import parse_delay, parse_instant
 
 Target = Callable[[bytes], None]
 TARGETS: Final[dict[str, Target]] = {}

@@ -14,7 +14,6 @@ import_rows.py rows of a file as timers to put, how far an import has come
 keeping.py     backup, follow, standby, promote, restore, salvage, clean, handover, move
 open_store.py  a store that is looked at, or changed
 output.py      tables on a terminal, plain lines in a pipe, JSON, bars; what an end means
-times.py       the times that a person types
 
 No file here loads the store's kernels when it is imported: `--help` waits for nothing.
 """

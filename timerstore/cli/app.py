@@ -17,10 +17,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from timerstore.cli.output import MEANING, Output, Status, shown_here, status_of
-from timerstore.cli.times import Instant, now_ms, parse_instant
 from timerstore.errors import TimerStoreError
 from timerstore.timelog.files.smallfile import read_small
 from timerstore.values.amounts import shown_from
+from timerstore.values.times import Instant, now_ms, parse_instant
 
 if TYPE_CHECKING:
     from timerstore.values.config import Config

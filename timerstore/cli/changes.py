@@ -25,9 +25,9 @@ from timerstore.cli.app import (
 )
 from timerstore.cli.open_store import OwnersStore, changing, check_is_there, check_known
 from timerstore.cli.output import TOO_LATE, Output
-from timerstore.cli.times import Instant, now_ms, parse_delay
 from timerstore.errors import InvalidArgumentError
 from timerstore.values.amounts import shown_time
+from timerstore.values.times import Instant, now_ms, parse_delay
 
 if TYPE_CHECKING:
     from timerstore.watching.any_store import AnyStore

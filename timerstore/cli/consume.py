@@ -42,12 +42,10 @@ from timerstore.cli.output import (
     Columns,
     Output,
     body_field,
-    shown_body,
     told_to_end,
-    whole_text,
 )
 from timerstore.errors import InvalidArgumentError
-from timerstore.values.amounts import shown_from, shown_span, shown_time
+from timerstore.values.amounts import shown_body, shown_from, shown_span, shown_time, whole_text
 
 if TYPE_CHECKING:
     from timerstore.calls.consuming.dead_letters import DeadLetter

@@ -18,7 +18,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from timerstore.cli.times import parse_delay, parse_instant
 from timerstore.errors import (
     CorruptStoreError,
     InvalidArgumentError,
@@ -27,6 +26,7 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.timelog.files.smallfile import read_small
+from timerstore.values.times import parse_delay, parse_instant
 from timerstore.values.write_file import write_durably
 
 CHUNK_ROWS: Final = 10_000

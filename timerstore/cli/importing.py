@@ -36,8 +36,8 @@ from timerstore.cli.import_rows import (
 )
 from timerstore.cli.open_store import OwnersStore, changing
 from timerstore.cli.output import Output
-from timerstore.cli.times import now_ms
 from timerstore.errors import InvalidArgumentError
+from timerstore.values.times import now_ms
 from timerstore.values.write_file import appearing
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ from timerstore.cli.app import (
 )
 from timerstore.cli.open_store import changing, held_by, open_still, open_to_change
 from timerstore.cli.output import DAMAGED, Output, told_to_end
-from timerstore.cli.times import now_ms, parse_delay
 from timerstore.errors import InvalidArgumentError, StoreLockedError
 from timerstore.values.amounts import shown_bytes, shown_time
+from timerstore.values.times import now_ms, parse_delay
 from timerstore.watching.sections import Fact, Page, disk_facts
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter, itemgetter
@@ -30,15 +30,13 @@ from timerstore.cli.output import (
     Columns,
     Output,
     body_field,
-    shown_body,
     shown_here,
-    whole_text,
 )
-from timerstore.cli.times import parse_delay
 from timerstore.errors import InvalidArgumentError
 from timerstore.share.wire import to_json
-from timerstore.values.amounts import shown_from, shown_time
-from timerstore.watching.sections import Fact, sections
+from timerstore.values.amounts import shown_body, shown_from, shown_time, whole_text
+from timerstore.values.times import parse_delay
+from timerstore.watching.sections import Fact, found_rows, parts_of, sections
 
 if TYPE_CHECKING:
     from timerstore.calls.pending.timers import Timer
@@ -143,14 +141,6 @@ def search(
         look.check("topic", topic)
         out.status = TOO_LATE
         out.note(f"No pending timer contains {text!r}.")
-
-
-def parts_of(timer: Timer) -> Iterator[str]:
-    """Yield the texts of a timer, in which one may look for a part, in lower case."""
-    yield timer.id.casefold()
-    for each in (timer.key, timer.tag, *timer.properties.values()):
-        yield (each or "").casefold()
-    yield timer.body.decode("utf-8", "replace").casefold()
 
 
 def show_timers(out: Output, look: Look, timers: Iterable[Timer]) -> int:
@@ -377,19 +367,4 @@ def find(
         found = look.find(id=id)
         if found.state == "unknown":
             out.status = TOO_LATE
-        fields = to_json(found)
-        out.values(fields, dict(_rows(fields)))
-
-
-def _rows(found: dict[str, Any]) -> Iterator[tuple[str, object]]:
-    for name in ("id", "state", "topic", "key"):
-        if found[name] is not None:
-            yield name, found[name]
-    for name in ("put", "due", "fired", "cancelled"):
-        if found[f"{name}_ms"] is not None:
-            yield name, shown_time(found[f"{name}_ms"])
-    for name, field in (("moved to", "moved_to"), ("offset", "offset"), ("why", "why")):
-        if found[field] is not None:
-            yield name, found[field]
-    for each in found["groups"]:
-        yield f"group {each['group']}", f"{each['state']}, attempt {each['attempt']}"
+        out.values(to_json(found), dict(found_rows(found)))

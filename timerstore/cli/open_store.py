@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.cli.app import settings
 from timerstore.cli.output import Output
-from timerstore.cli.times import now_ms
 from timerstore.errors import (
     InvalidArgumentError,
     NotAStoreError,
@@ -29,6 +28,7 @@ from timerstore.errors import (
 from timerstore.share.asking import Owner, find_owner
 from timerstore.values.amounts import shown_time
 from timerstore.values.kinds import check_path, unknown_name
+from timerstore.values.times import now_ms
 
 if TYPE_CHECKING:
     from timerstore.calls.pending.timers import Timer

@@ -25,15 +25,21 @@ from timerstore.cli.output import (
     Output,
     Status,
     body_field,
-    shown_body,
     shown_here,
     styled,
-    whole_text,
 )
-from timerstore.cli.times import now_ms, parse_delay, parse_instant
 from timerstore.errors import InvalidArgumentError, NotAStoreError, StoreLockedError
 from timerstore.share.asking import Owner, find_owner
-from timerstore.values.amounts import short_count, shown, shown_from, shown_span, shown_time
+from timerstore.values.amounts import (
+    short_count,
+    shown,
+    shown_body,
+    shown_from,
+    shown_span,
+    shown_time,
+    whole_text,
+)
+from timerstore.values.times import now_ms, parse_delay, parse_instant
 from timerstore.watching.sections import Earlier, Line, drawn_facts, drawn_table, rates, sections
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@
     ids.py             ids of timers, as text or as columns
     amounts.py         amounts, times, names as text for people
     blocked_loop.py    a call that blocks an event loop is logged
+    times.py           the times that a person types
     lazy_names.py      names of a package, loaded when they are asked for
     no_pickle.py       objects that stay in their process
     sparkdaemon.py     the process that Spark forks its Python workers from

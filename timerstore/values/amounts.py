@@ -128,6 +128,18 @@ def shown(text: str) -> str:
     return "".join(_ESCAPES.get(c, c if c.isprintable() else ascii(c)[1:-1]) for c in text)
 
 
+def shown_body(body: bytes, length_max: int = 60) -> str:
+    """Return the beginning of a body for a person; "…" says that it goes on."""
+    text = whole_text(body[: 4 * length_max])
+    is_whole = len(body) <= 4 * length_max and len(text) <= length_max
+    return text if is_whole else text[: length_max - 1] + "…"
+
+
+def whole_text(body: bytes) -> str:
+    """Return a body for a program that reads lines: all of it, else a quote is never closed."""
+    return body.decode("utf-8", "backslashreplace")
+
+
 # --- epoch milliseconds as datetimes, or as text
 
 

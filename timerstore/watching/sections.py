@@ -1,4 +1,4 @@
-"""What a store tells of itself, in sections: `print(store.stats())`, `timerstore info`, `top`.
+"""What a store tells of itself, in sections: `print(store.stats())`, `info`, `top`, the web page.
 
 Facts, each of a label, a value and its unit, some to a line; then tables, whose columns have a
 unit each. All of it comes from `Stats.to_dict()`; with an earlier look, counters become rates.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from timerstore.values.amounts import (
     exact_span,
@@ -19,6 +19,10 @@ from timerstore.values.amounts import (
     shown_from,
     shown_time,
 )
+
+if TYPE_CHECKING:
+    from timerstore.calls.pending.timers import Timer
+    from timerstore.watching.find import Found
 
 Stats = Mapping[str, Any]
 WIDTH: Final = 100
@@ -357,6 +361,32 @@ def _levels(stats: Stats, rate: str) -> Table:
     return _table("level", columns, rate, rows)
 
 
+# --- one timer
+
+
+def found_rows(found: Found) -> Iterator[tuple[str, object]]:
+    """Yield what became of a timer, as names and values, without what is not known."""
+    for name in ("id", "state", "topic", "key"):
+        if (value := getattr(found, name)) is not None:
+            yield name, value
+    for name in ("put", "due", "fired", "cancelled"):
+        if (ms := getattr(found, f"{name}_ms")) is not None:
+            yield name, shown_time(ms)
+    for name in ("moved_to", "offset", "why"):
+        if (value := getattr(found, name)) is not None:
+            yield name.replace("_", " "), value
+    for each in found.groups:
+        yield f"group {each.group}", f"{each.state}, attempt {each.attempt}"
+
+
+def parts_of(timer: Timer) -> Iterator[str]:
+    """Yield the texts of a timer, in which one may look for a part, in lower case."""
+    yield timer.id.casefold()
+    for each in (timer.key, timer.tag, *timer.properties.values()):
+        yield (each or "").casefold()
+    yield timer.body.decode("utf-8", "replace").casefold()
+
+
 # --- as text
 
 
@@ -416,6 +446,11 @@ def as_text(page: Page) -> str:
     )
 
 
+def fact_text(value: Any, unit: str) -> str:
+    """Return a value of a fact."""
+    return _UNITS[unit](value)
+
+
 def drawn_facts(page: Page, width: int) -> list[Line]:
     """Return the facts as lines for a person; a line that is too long is broken between two."""
     lines: list[Line] = []
@@ -423,7 +458,7 @@ def drawn_facts(page: Page, width: int) -> list[Line]:
         line: Line = []
         used, group = 0, ""
         for label, value, unit in facts:
-            text = _UNITS[unit](value)
+            text = fact_text(value, unit)
             first, colon, rest = label.partition(": ")
             name = shown(rest if colon and first == group else label)
             group = first if colon else ""
@@ -463,7 +498,9 @@ def drawn_table(table: Table, page: Page, width: int, rows_max: int | None = Non
     """
     shown_rows = table.rows[:rows_max]
     units = ["text", *table.units.values()]
-    cells = [[_cell(*each, page) for each in zip(row, units, strict=True)] for row in shown_rows]
+    cells = [
+        [cell_text(*each, page) for each in zip(row, units, strict=True)] for row in shown_rows
+    ]
     used = [i for i in range(len(units)) if any(row[i] for row in cells)]
     names = [table.name, *table.units]
     widths = {i: max(len(row[i]) for row in [names, *cells]) for i in used}
@@ -489,7 +526,8 @@ def drawn_table(table: Table, page: Page, width: int, rows_max: int | None = Non
     return [*lines, [(f"… {more:,} more", "label")]] if more else lines
 
 
-def _cell(value: Any, unit: str, page: Page) -> str:
+def cell_text(value: Any, unit: str, page: Page) -> str:
+    """Return a value of a table's row; "" of what says nothing."""
     if value is None or (value == 0 and unit in _BLANK and not page.is_live):
         return ""
     if unit == "age":

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.cli.times import parse_delay, parse_instant
 from timerstore.errors import InvalidArgumentError
+from timerstore.values.times import parse_delay, parse_instant
 
 NOW_MS = 1_800_000_000_000  # 2027-01-15T08:00:00Z
 BERLIN = ZoneInfo("Europe/Berlin")
