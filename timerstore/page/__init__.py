@@ -1,0 +1,19 @@
+"""A page for the browser that shows an open store; needs the extra `page`.
+
+    server.py  the thread that serves it, and how it ends
+    guard.py   who may look, who may change
+    views.py   what each address shows, what each form does
+    listing.py one page of what is pending
+    history.py rates and lateness of the last hour, as curves
+
+It uses public calls of a store alone; `templates/` has the HTML.
+"""
+
+try:
+    from timerstore.page.server import PageServer
+except ModuleNotFoundError as e:
+    if (e.name or "").startswith("timerstore"):
+        raise
+    raise ImportError("The page needs the extra page: pip install 'timerstore[page]'") from e
+
+__all__ = ["PageServer"]

@@ -1,0 +1,112 @@
+"""Who may look at the page, and who may change the store through it.
+
+A browser sends what any site tells it to send, so each of these must hold:
+
+    Host     names this page: a name of somebody else's that leads here (DNS rebinding) is refused
+    cookie   of a session, which begins with the token, if there is one; SameSite=Strict
+    Origin   of a form: a page of the same origin has sent it
+    csrf     a field of a form: a secret of this server, which only its pages show
+    --write  without it no form changes anything
+
+The session is another secret, not the token: servers on other ports of the host get the cookie too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from timerstore.errors import InvalidArgumentError, TimerStoreError
+
+FORM_BYTES_MAX: Final = 1 << 16
+FIELDS_MAX: Final = 1_000
+TOKEN_LENGTH_MIN: Final = 16
+"""So long a token cannot be guessed."""
+_WRONG_S: Final = 1.0
+HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "cache-control": "no-store",
+    "connection": "close",  # a connection lives short: see `server.py`
+    "referrer-policy": "same-origin",  # with "no-referrer" a browser tells no Origin of a form
+    "x-content-type-options": "nosniff",
+}
+Fields = Mapping[str, list[str]]
+
+
+class RefusedError(TimerStoreError):
+    """Raised for a request that must not do what it asks for."""
+
+
+class Guard:
+    """The secrets of one server."""
+
+    def __init__(self, token: str | None, *, write: bool, port: int) -> None:
+        """`token`: what a browser must show once; None: nobody needs one."""
+        if token is not None and (len(token) < TOKEN_LENGTH_MIN or not token.isascii()):
+            raise InvalidArgumentError(
+                f"The token must have {TOKEN_LENGTH_MIN} or more characters of ASCII. Make one: "
+                'python3 -c "import secrets; print(secrets.token_urlsafe())"'
+            )
+        self._token, self.writes = token, write
+        self._cookie = f"timerstore_{port}"
+        self._session, self.csrf = secrets.token_urlsafe(), secrets.token_urlsafe()
+
+    def lets_in(self, request: Request) -> bool:
+        """Tell whether the request is of a session, or nobody needs one."""
+        cookie = request.cookies.get(self._cookie, "")
+        return self._token is None or _is_same(cookie, self._session)
+
+    async def log_in(self, request: Request) -> Response:
+        """Begin a session; raises RefusedError if the token is wrong."""
+        given = (await _read_form(request)).get("token", [""])[0]
+        if self._token is not None and not _is_same(given, self._token):
+            await asyncio.sleep(_WRONG_S)
+            raise RefusedError("This token is wrong.")
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(self._cookie, self._session, httponly=True, samesite="strict")
+        return answer
+
+    async def read_change(self, request: Request) -> Fields:
+        """Return the fields of a form that may change the store. Raises RefusedError."""
+        form = await _read_form(request)
+        if not _is_same(form.get("csrf", [""])[0], self.csrf):
+            raise RefusedError("The form is of another life of this page. Load the page again.")
+        if not self.writes:
+            raise RefusedError("This page only shows. Start it with --write to change anything.")
+        return form
+
+
+def _is_same(given: str, secret: str) -> bool:
+    """Compare in a time that does not tell where they differ."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), secret.encode())
+
+
+async def _read_form(request: Request) -> Fields:
+    """Return the fields of a form that this page has sent, of a bounded size."""
+    origin = request.headers.get("origin", "").partition("://")[2]
+    if not origin or origin.lower() != request.headers.get("host", "").lower():
+        raise RefusedError("The form was not sent by this page (Origin).")
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > FORM_BYTES_MAX:
+            raise RefusedError(f"The form has more than {FORM_BYTES_MAX:,} bytes.")
+    return read_fields(body)
+
+
+def read_fields(text: bytes) -> Fields:
+    """Return the fields of a form, or of an address. Raises RefusedError."""
+    try:
+        return parse_qs(text.decode("ascii"), errors="surrogateescape", max_num_fields=FIELDS_MAX)
+    except ValueError as e:
+        raise RefusedError(f"The fields cannot be read: {e}.") from e
