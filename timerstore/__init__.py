@@ -14,10 +14,10 @@
 
 With asyncio: timerstore.aio. Jobs that recur: timerstore.recurring. Work that is done once:
 timerstore.dedup. Put in a database's transaction: timerstore.outbox. Metrics and traces:
-timerstore.metrics, timerstore.otel. With Spark: timerstore.spark. With a RocketMQ cluster:
-timerstore.rocketmq. Do a store's parts agree: timerstore.validation. Does a program survive
-crashes: timerstore.testing. At the shell: timerstore --help. All else below is the house: `_HOMES`
-says where each name lives.
+timerstore.metrics, timerstore.otel. In the browser: timerstore.page. With Spark: timerstore.spark.
+With a RocketMQ cluster: timerstore.rocketmq. Do a store's parts agree: timerstore.validation. Does
+a program survive crashes: timerstore.testing. At the shell: timerstore --help. All else below is
+the house: `_HOMES` says where each name lives.
 
 The product, from the bottom up:
 
@@ -41,6 +41,7 @@ The product, from the bottom up:
 Beside it, imported by none of these:
 
     metrics, otel                Prometheus, OpenTelemetry
+    page                         a page for the browser
     validation, audit, pipeline  is it sound, how is it spread
     offline                      read, export, verify, salvage
     spark                        its tables there
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from timerstore import metrics as metrics
     from timerstore import otel as otel
     from timerstore import outbox as outbox
+    from timerstore import page as page
     from timerstore import recurring as recurring
     from timerstore import rocketmq as rocketmq
     from timerstore import spark as spark
@@ -175,8 +177,8 @@ _HOMES = {
 """Where each public name lives, loaded when it is first asked for: `timerstore --help`, completion
 of the shell, code that only looks at errors: none of these waits for Numba."""
 _MODULES = (
-    *("aio", "dedup", "metrics", "otel", "outbox", "recurring", "rocketmq", "spark"),
-    *("testing", "validation"),
+    *("aio", "dedup", "metrics", "otel", "outbox", "page", "recurring", "rocketmq"),
+    *("spark", "testing", "validation"),
 )
 """Loaded like that too, so that nobody has to import them by name."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

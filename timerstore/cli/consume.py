@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from operator import attrgetter, itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -469,6 +470,27 @@ def serve(
             help="Show metrics to Prometheus there; without HOST to this machine alone.",
         ),
     ] = None,
+    page: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Show a page for browsers there; without HOST to this machine alone.",
+        ),
+    ] = None,
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="The page may retry and drop dead letters, pause and resume."),
+    ] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="A file with the token that each browser must show to see the page."),
+    ] = None,
+    page_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A name by which browsers reach the page, beside that HOST."
+        ),
+    ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
@@ -489,6 +511,12 @@ def serve(
 
         if metrics is not None:
             _show_metrics(store, metrics)
+        if page is not None:
+            _show_page(out, store, page, token_file, write=write, hosts=page_host or ())
+        elif write or token_file or page_host:
+            raise InvalidArgumentError(
+                "--write, --token-file and --page-host are of the page. Pass --page too."
+            )
         with let_others_use(store) as server:
             told = {"path": str(path), "state": "serving", "pid": os.getpid()}
             out.tell(told, f"{path}: serving, pid {os.getpid()}")
@@ -546,6 +574,22 @@ def _show_metrics(store: TimerStore, where: str) -> None:
     from timerstore.metrics import register
 
     register(store, name=store.path.name)
+
+
+def _show_page(
+    out: Output, store: TimerStore, where: str, token_file: Path | None, **how: Any
+) -> None:
+    try:
+        from timerstore.page import PageServer
+
+        token = None if token_file is None else token_file.read_text().strip()
+    except ImportError as e:
+        raise InvalidArgumentError(
+            "--page needs the extra page. Run: pip install 'timerstore[page]'"
+        ) from e
+    except (OSError, ValueError) as e:
+        raise InvalidArgumentError(f"--token-file: {e}. Pass a file that can be read.") from e
+    out.note(f"page: {PageServer(store, where, token=token, **how).url}")
 
 
 def _tell_systemd(text: str) -> None:

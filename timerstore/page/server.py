@@ -199,11 +199,8 @@ class PageServer(Closes):
     # --- requests
 
     async def _look(self, name: str, request: Request) -> Response:
-        view, fields = (
-            getattr(self._views, name or "overview"),
-            read_fields(request.scope["query_string"]),
-        )
-        shown: Response = await self._call(lambda: self._show(name or "overview", **view(fields)))
+        view, fields = getattr(self._views, name), read_fields(request.scope["query_string"])
+        shown: Response = await self._call(lambda: self._show(name, **view(fields)))
         return shown
 
     async def _change(self, name: str, request: Request) -> Response:
@@ -242,8 +239,10 @@ def _listen(where: str) -> socket.socket:
     host = host.strip("[]") or "127.0.0.1"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        if not 0 <= int(port) < 1 << 16:
+            raise ValueError(f"there is no port {port}")
         return socket.create_server((host, int(port)), family=family, backlog=CONNECTIONS_MAX)
-    except (ValueError, OverflowError, OSError) as e:
+    except (ValueError, OSError) as e:
         raise InvalidArgumentError(
             f"The page's address is {where!r}: {e}. Pass [HOST:]PORT with a port that is free."
         ) from e
