@@ -33,7 +33,7 @@ LAYERS = [
 FOLDER_OF = {name: f"timerstore.{name}" for name in ("timelog", "wheel", "services")}
 
 BESIDE = (
-    *("metrics", "otel", "offline", "validation", "audit", "pipeline", "spark", "rocketmq"),
+    *("metrics", "otel", "page", "offline", "validation", "audit", "pipeline", "spark", "rocketmq"),
     *("testing", "cli"),
 )
 """The folders of `timerstore/` that stand beside the product; the others are the product."""

@@ -1,7 +1,7 @@
 """Makes the site's pictures anew: `.venv/bin/python docs/img/make.py`; then look at them.
 
-The plot is that of the notebooks' store, which is the same each time. `top` watches a small shop
-that runs in this process for a few seconds; Chromium draws its screen.
+The plot is that of the notebooks' store, which is the same each time. `top` and the page watch a
+small shop that runs in this process for a few seconds; Chromium draws them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.text import Text
 
 import timerstore
 from timerstore import pipeline
+from timerstore.page import PageServer
 from timerstore.pipeline import charts
 from timerstore.pipeline.htmlreport import read_report
 
@@ -49,8 +50,8 @@ def draw_due(folder: Path) -> None:
     charts.due_bars(store.due, store.topics, store.step_ms).savefig(FOLDER / "due.png", dpi=150)
 
 
-def draw_top(folder: Path) -> None:
-    """Draw `timerstore top` of a store in which something happens."""
+def draw_shop(folder: Path) -> None:
+    """Draw `timerstore top` and the page of a store in which something happens."""
     config = timerstore.Config(delay_levels="1s 2s 3s 10s")
     with timerstore.open(folder / "timers", config=config) as store:
         mailer = timerstore.Consumer(store, "mailer")
@@ -64,18 +65,24 @@ def draw_top(folder: Path) -> None:
             try:
                 time.sleep(RUN_S)
                 screen = _top(folder)
+                with PageServer(store, "127.0.0.1:0") as page:
+                    _picture("page.png", page.url, 1_000, 640)
             finally:
                 over.set()
                 shop.join()
     console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(Text.from_ansi(screen.rstrip()), soft_wrap=True)
-    page = folder / "top.svg"
-    page.write_text(console.export_svg(theme=DEFAULT_TERMINAL_THEME, code_format=CODE))
-    width = int(float(page.read_text().split('viewBox="0 0 ')[1].split()[0]))
+    svg = folder / "top.svg"
+    svg.write_text(console.export_svg(theme=DEFAULT_TERMINAL_THEME, code_format=CODE))
+    width = int(float(svg.read_text().split('viewBox="0 0 ')[1].split()[0]))
     height = 24 + int(LINE_HEIGHT * len(screen.rstrip().splitlines()))
+    _picture("top.png", str(svg), width, height)
+
+
+def _picture(name: str, address: str, width: int, height: int) -> None:
     chromium = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars"]
-    picture = [f"--screenshot={FOLDER / 'top.png'}", f"--window-size={width},{height}"]
-    subprocess.run([*chromium, *picture, str(page)], check=True, capture_output=True)
+    picture = [f"--screenshot={FOLDER / name}", f"--window-size={width},{height}"]
+    subprocess.run([*chromium, *picture, address], check=True, capture_output=True)
 
 
 def _pay(_: timerstore.Delivery) -> None:
@@ -104,7 +111,7 @@ def main() -> None:
     """Make all of them."""
     with tempfile.TemporaryDirectory() as place:
         draw_due(Path(place))
-        draw_top(Path(place))
+        draw_shop(Path(place))
     for path in sorted(FOLDER.glob("*.png")):
         print(f"{path.name}: {path.stat().st_size:,} bytes")
 
