@@ -29,4 +29,4 @@ def test_a_browser_shows_it_and_runs_nothing(
         command += ["--virtual-time-budget=2000", "--dump-dom", browser.url + address]
         told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         assert "· timers</title>" in told.stdout and "<title>run" not in told.stdout
-        assert not address or EVIL[:8].replace("<", "&lt;") in told.stdout
+        assert not address or "&lt;script&gt;" in told.stdout

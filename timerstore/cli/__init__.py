@@ -6,7 +6,8 @@ commands.py    all commands, in the order of --help; warmup
 looking.py     info, pending, search, get, count, horizon, find
 operating.py   health, pause, resume, top, tail
 changes.py     put, cancel, reschedule
-consume.py     groups, dead, consume, drop, serve
+consume.py     groups, dead, consume, drop
+serving.py     serve, relay
 checking.py    verify, validate
 pipelines.py   pipeline: many stores in one run, its tables, what fires
 importing.py   import, export

@@ -16,6 +16,7 @@ from timerstore.cli import (  # isort: skip
     checking,
     importing,
     consume,
+    serving,
     pipelines,
     keeping,
 )
