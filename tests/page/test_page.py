@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timerstore
+from tests.cli.shell import SMALL
 from tests.page.browsing import Browser
 from tests.page.conftest import Shown
 from tests.rigs.program import ended, python
@@ -417,17 +418,27 @@ def test_it_ends_with_its_store(tmp_path: Path) -> None:
     assert not [each for each in threading.enumerate() if each.name == "timerstore-page"]
 
 
-def test_a_page_of_a_client_ends_when_that_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_page_of_a_client_waits_for_the_next_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(server, "EVERY_S", 0.01)
     monkeypatch.setattr(history, "EVERY_S", 0.01)
-    with timerstore.open(tmp_path / "s") as store, timerstore.serve(store):
-        with timerstore.connect(tmp_path / "s") as client:
-            page = PageServer(client, "127.0.0.1:0")
-            client.put(b"x", topic="t", delay=HOUR)
-            assert "topic=t" in Browser(page.url).get("/").text
-        wait_until(lambda: not page._thread.is_alive)
-        page.check()
+    path = tmp_path / "s"
+    with timerstore.open(path, config=SMALL) as store, timerstore.serve(store):
+        client = timerstore.connect(path, timeout=0.1)
+        page = PageServer(client, "127.0.0.1:0")
+        client.put(b"x", topic="t", delay=HOUR)
+        browser = Browser(page.url)
+        assert "topic=t" in browser.get("/").text
+        assert "pending" in browser.get("/pending?topic=t").text
+    wait_until(lambda: "cannot look at it" in caplog.text)
+    assert browser.get("/").status == 409
+    with timerstore.open(path, config=SMALL) as store, timerstore.serve(store):
+        assert "topic=t" in browser.get("/").text
+        page.close()
+        client.close()
+    page.check()
+    assert caplog.text.count("cannot look at it") < 5
 
 
 def test_who_says_nothing_holds_nothing(

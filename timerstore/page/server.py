@@ -31,7 +31,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from timerstore.errors import (
     InvalidArgumentError,
-    StoreClosedError,
     TimerStoreError,
     UnknownTimerError,
 )
@@ -73,8 +72,8 @@ class _Connection(H11Protocol):
 class PageServer(Closes):
     """Shows an open store to browsers, in a thread of its own, until either is closed.
 
-    The store does not depend on it: if the thread ends by an error, that is logged, and `check`
-    raises it.
+    If `store` is a client, close the page before it. The store does not depend on the page: if the
+    thread ends by an error, that is logged, and `check` raises it.
 
     >>> with timerstore.open("timers/") as store:
     ...     page = timerstore.page.PageServer(store, "127.0.0.1:8080")
@@ -182,14 +181,15 @@ class PageServer(Closes):
         task.cancel()
 
     async def _look_again(self) -> None:
+        problem = ""
         while True:
             wait_s = EVERY_S
             try:
-                wait_s = await self._call(self._history.look)
-            except StoreClosedError:
-                self._server.should_exit = True
-            except Exception as e:
-                log.warning("the page of %s cannot look at it: %r", self._store.path, e)
+                wait_s, problem = await self._call(self._history.look), ""
+            except Exception as e:  # the owner of a client may come again
+                if repr(e) != problem:
+                    log.warning("the page of %s cannot look at it: %r", self._store.path, e)
+                problem = repr(e)
             await asyncio.sleep(wait_s)
 
     async def _call(self, call: Callable[[], Any]) -> Any:
