@@ -30,10 +30,11 @@ class History:
         self._store = store
         self._looks: deque[tuple[int, dict[str, float]]] = deque(maxlen=KEPT)
         self._before: Earlier | None = None
+        self._drawn: dict[str, str] | None = None
 
     def look(self) -> float:
         """Look once, and return in how many seconds to look again. Raises what `stats` raises."""
-        begun_s = time.monotonic()
+        self._drawn, begun_s = None, time.monotonic()
         stats: dict[str, Any] = self._store.stats().to_dict()
         if self._before is not None:
             before = Earlier(self._before.stats, max(1e-3, begun_s - self._before.passed_s))
@@ -45,13 +46,18 @@ class History:
         return max(EVERY_S, _PATIENCE * (time.monotonic() - begun_s))
 
     def curves(self) -> dict[str, str]:
-        """Return each curve as an element of HTML, by its title; none before the second look."""
+        """Return each curve as an element of HTML, by its title; none before the second look.
+
+        Drawing takes a tenth of a second of Python, so it is done once for each look.
+        """
         from timerstore.pipeline.charts import image, lines
 
-        drawn = {}
-        for title, names in _CURVES.items():
-            looks = [each for each in self._looks if names[0] in each[1]]
-            if looks:
+        if self._drawn is None:
+            self._drawn = {}
+            for title, names in _CURVES.items():
+                looks = [each for each in self._looks if names[0] in each[1]]
                 series = {name: [(ms, values[name]) for ms, values in looks] for name in names}
-                drawn[title] = image(lines(series, is_lateness=title == "lateness"), title)
-        return drawn
+                if looks:
+                    drawn = lines(series, is_lateness=title == "lateness")
+                    self._drawn[title] = image(drawn, title)
+        return self._drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.watching.sections import parts_of
@@ -16,6 +17,8 @@ ROWS: Final = 50
 READ_MAX: Final = 20_000
 PASS_S: Final = 1.0
 """So many timers, and so long, one page reads; what it has not come to the next one reads."""
+BODY_BYTES: Final = 1_000
+"""Of a body that is kept: one may have 4 MiB."""
 SKIP_MAX: Final = 100_000
 """Timers of one millisecond that earlier pages have shown, and that are read once more."""
 
@@ -44,5 +47,5 @@ def list_some(
             return rows, (at_ms, seen)
         read, seen = read + 1, seen + 1
         if key in (None, timer.key) and (not text or any(text in each for each in parts_of(timer))):
-            rows.append(timer)
+            rows.append(replace(timer, body=timer.body[:BODY_BYTES]))
     return rows, None

@@ -107,7 +107,8 @@ class PageServer(Closes):
             self.url = f"http://{names[0]}:{port}/"
             """Where the page is."""
             self._server = uvicorn.Server(self._config(names))
-            self._thread = BackgroundThread("timerstore-page", self._run, self._fail)
+            run = partial(self._server.run, [self._socket])
+            self._thread = BackgroundThread("timerstore-page", run, self._fail)
             self._thread.start()
         except BaseException:
             self._socket.close()
@@ -134,9 +135,6 @@ class PageServer(Closes):
         self._server.should_exit = True
         self._thread.join(_CLOSE_S)
         self._socket.close()
-
-    def _run(self) -> None:
-        self._server.run(sockets=[self._socket])
 
     def _fail(self, error: BaseException) -> None:
         self._failure.keep(error)

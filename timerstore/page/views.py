@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 ROWS: Final = 50
 """Of each table, and of a group's dead letters."""
-AT_MAX: Final = 100_000
-"""So far they are turned over."""
+AT_MAX: Final = 10_000
+"""So far they are turned over: a look at letters reads all before."""
 _BODY_CHARACTERS: Final = 4_096
 LOOKS: Final = ("overview", "pending", "timer", "dead", "curves")
 CHANGES: Final = ("retry", "drop", "pause", "resume")
@@ -80,7 +80,7 @@ class Views:
         """List the dead letters of a group."""
         group, at = _one(fields, "group"), _number(fields, "at", AT_MAX)
         letters = self._store.dead_letters(group, at + ROWS + 1)[at:]
-        more = at + ROWS if len(letters) > ROWS else None
+        more = at + ROWS if len(letters) > ROWS and at + ROWS <= AT_MAX else None
         now_ms = self._store.health().now_ms
         return {"group": group, "letters": letters[:ROWS], "next": more, "now_ms": now_ms}
 
