@@ -176,16 +176,12 @@ def _copy_units(
     first_slot = mine.passes[last + state.PASS_FIRST_SLOT]
     before = act_as(state.CLEANING)
     lock_acquire(world.fire_lock)
-    staged, staged_bytes, settled_bytes, i = 0, 0, 0, 0
+    staged, staged_bytes, i = 0, 0, 0
     while i < len(units.offset) and staged < STAGE_COUNT_MAX and staged_bytes < COPY_BYTES:
         message, size = units.message[i], units.size[i]
         magic = units.magic[i]
         slot = units.ms[i] // precision
-        if find_in(world.done, message) >= 0:
-            i += 1
-            continue
-        if targets[i] != NO_TARGET:
-            settled_bytes += size
+        if targets[i] != NO_TARGET or find_in(world.done, message) >= 0:
             i += 1
             continue
         if stage_is_full(staged, staged_bytes, size):
@@ -198,7 +194,6 @@ def _copy_units(
         if magic & fmt.UNIT_DELETE == 0 and world.cancelled.count > 0:
             identify_timer(buf, found, world.settings.store_tag)
             if cancelled_contains(world.cancelled, found.identity_high, found.identity_low):
-                settled_bytes += size
                 i += 1
                 continue
         at = message % world.commitlog.segment_bytes
@@ -223,14 +218,14 @@ def _copy_units(
         appended = append_staged(world, thread, staged, now_ms)
         if appended < staged:
             i = world.outcome[appended]
-            settled_bytes = 0
             _take_back_lost(thread)
         i += thread.lost_count  # what cannot be read is passed by, and named
         for each in range(appended):
             mine.copied_bytes += stage.size[each]
-            settled_bytes += units.size[world.outcome[each]]
         mine.copied_count += appended
-        mine.settled_bytes += settled_bytes
+        for each in range(i):
+            if find_in(world.done, units.message[each]) < 0:
+                mine.settled_bytes += units.size[each]
         if appended > 0:
             first = mine.passes[last + state.PASS_FIRST_COPY]
             mine.passes[last + state.PASS_FIRST_COPY] = min(first, stage.offset[0])
@@ -482,6 +477,7 @@ class Cleaner:
             kept = messages >= floor.offset
             np.maximum.at(latest, numbers[kept] % TABLE_LENGTH, leads_to[kept])
             waits = (slots >= linked.read_slot) & ~floor.superseded(units)
+            waits &= ~np.isin(messages, engine.recovered_sources[:, 0])
             pending_bytes += int(units.size[waits].sum())
             self.largest_bytes = max(self.largest_bytes, int(units.size[waits].max(initial=0)))
         _note_latest(world, latest)

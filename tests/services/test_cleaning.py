@@ -10,6 +10,7 @@ import timerstore
 from tests.small_store import small
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.offline.verify import verify
+from timerstore.services.cleaning.cleaning import Cleaner
 from timerstore.services.world.state import PASS_COUNT_MAX
 from timerstore.validation import validate
 
@@ -188,6 +189,35 @@ def test_what_has_fired_in_a_slot_that_did_not_pass_is_not_pending(tmp_path: Pat
         cleaner = store.core.upkeep.cleaner
         assert cleaner.waits_bytes == 0
         cleaner.learn()
+        assert cleaner.waits_bytes == 0
+
+
+@pytest.mark.parametrize("at_once", [7, 1_000])
+def test_what_waits_is_counted_as_units_say(tmp_path: Path, at_once: int) -> None:
+    """Whatever a pass copied or dropped, however little the log's segment had room for; killed."""
+    clock = ManualClock(START_MS, force=True)
+    store = open_small(tmp_path / "s", clock)
+    assert store.cancel_many(put_far(store, 60)[::3]).all()
+    cleaner = store.core.upkeep.cleaner
+    for _ in range(5):
+        live_on(store, clock, 1)
+        store.core.play_now()
+        copied_count = copy_some(store, at_once)
+        recount = Cleaner(store.core.engine, cleaner.reach)
+        recount.learn()
+        assert cleaner.waits_bytes == recount.waits_bytes
+    assert copied_count > 100
+    store.core.play_now()
+    waits_bytes = cleaner.waits_bytes
+    store.abandon()
+    with open_small(tmp_path / "s", clock) as store:
+        assert store.core.engine.world.done.count
+        cleaner = store.core.upkeep.cleaner
+        cleaner.learn()
+        assert cleaner.waits_bytes == waits_bytes
+        clean_all(store)
+        clock.advance(700 * SECOND)
+        drain(store)
         assert cleaner.waits_bytes == 0
 
 
