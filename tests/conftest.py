@@ -48,8 +48,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "prove" if PROVING el
 
 
 _OUTSIDE = (
-    *("aio", "cli", "consumer", "control", "examples", "otel", "outbox", "page", "recurring"),
-    *("serving", "bench", "watching"),
+    *("aio", "cli", "consumer", "control", "django", "examples", "otel", "outbox", "page"),
+    *("recurring", "serving", "bench", "watching"),
     *("test_dedup.py", "test_docs.py", "test_examples.py", "test_format_doc.py", "test_pages.py"),
     *("test_readme.py", "test_reference.py", "test_site.py", "test_tidy.py"),
 )

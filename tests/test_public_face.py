@@ -208,7 +208,7 @@ def test_help_of_config_names_every_setting() -> None:
     [
         *("share.client.Client", "share.shared.SharedStore", "share.server.Server"),
         *("aio.TimerStore", "aio.Consumer", "aio.Batch", "recurring.Schedules", "dedup.Done"),
-        *("outbox.Outbox", "outbox.Relay", "page.PageServer"),
+        *("outbox.Outbox", "outbox.Relay", "page.PageServer", "django.TimerStoreBackend"),
     ],
 )
 def test_help_of_the_others_says_what_each_call_does(name: str) -> None:

@@ -21,7 +21,10 @@ OWN_PAGES = {"Config", "Tuning"} | {
 PACKAGES = {
     "timerstore": [name for name in timerstore.__all__ if name not in OWN_PAGES],
     **dict.fromkeys(
-        ("aio", "recurring", "otel", "outbox", "page", "validation", "spark", "rocketmq", "testing")
+        (
+            *("aio", "django", "recurring", "otel", "outbox", "page", "validation", "spark"),
+            *("rocketmq", "testing"),
+        )
     ),
     "dedup": ["Done"],
     "metrics": ["register"],

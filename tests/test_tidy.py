@@ -34,7 +34,7 @@ FOLDER_OF = {name: f"timerstore.{name}" for name in ("timelog", "wheel", "servic
 
 BESIDE = (
     *("metrics", "otel", "page", "offline", "validation", "audit", "pipeline", "spark", "rocketmq"),
-    *("testing", "cli"),
+    *("testing", "cli", "django"),
 )
 """The folders of `timerstore/` that stand beside the product; the others are the product."""
 

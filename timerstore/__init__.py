@@ -14,10 +14,10 @@
 
 With asyncio: timerstore.aio. Jobs that recur: timerstore.recurring. Work that is done once:
 timerstore.dedup. Put in a database's transaction: timerstore.outbox. Metrics and traces:
-timerstore.metrics, timerstore.otel. In the browser: timerstore.page. With Spark: timerstore.spark.
-With a RocketMQ cluster: timerstore.rocketmq. Do a store's parts agree: timerstore.validation. Does
-a program survive crashes: timerstore.testing. At the shell: timerstore --help. All else below is
-the house: `_HOMES` says where each name lives.
+timerstore.metrics, timerstore.otel. In the browser: timerstore.page. Django's tasks:
+timerstore.django. With Spark: timerstore.spark. With a RocketMQ cluster: timerstore.rocketmq. Do a
+store's parts agree: timerstore.validation. Does a program survive crashes: timerstore.testing. At
+the shell: timerstore --help. All else below is the house: `_HOMES` says where each name lives.
 
 The product, from the bottom up:
 
@@ -46,6 +46,7 @@ Beside it, imported by none of these:
     offline                      read, export, verify, salvage
     spark                        its tables there
     rocketmq                     a cluster's client
+    django                       a backend for its tasks
     testing                      crashes of programs that use a store
     cli                          the shell
 
@@ -67,6 +68,7 @@ if _os.name == "nt":
 if TYPE_CHECKING:
     from timerstore import aio as aio
     from timerstore import dedup as dedup
+    from timerstore import django as django
     from timerstore import metrics as metrics
     from timerstore import otel as otel
     from timerstore import outbox as outbox
@@ -177,7 +179,7 @@ _HOMES = {
 """Where each public name lives, loaded when it is first asked for: `timerstore --help`, completion
 of the shell, code that only looks at errors: none of these waits for Numba."""
 _MODULES = (
-    *("aio", "dedup", "metrics", "otel", "outbox", "page", "recurring", "rocketmq"),
+    *("aio", "dedup", "django", "metrics", "otel", "outbox", "page", "recurring", "rocketmq"),
     *("spark", "testing", "validation"),
 )
 """Loaded like that too, so that nobody has to import them by name."""

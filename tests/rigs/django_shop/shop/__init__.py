@@ -1,0 +1,1 @@
+"""The project, which is its only app as well."""

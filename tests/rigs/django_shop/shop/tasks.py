@@ -1,0 +1,58 @@
+"""The tasks."""
+
+import asyncio
+import os
+import time
+from typing import Any
+
+from shop.models import Ran
+from timerstore.django import task, worker
+
+
+@task
+def note(what: str, seconds: float = 0) -> str:
+    """Note in the database that it ran."""
+    time.sleep(seconds)
+    Ran.objects.create(what=what)
+    return f"noted {what}"
+
+
+@task(queue_name="mail")
+async def later(what: str) -> list[str]:
+    await asyncio.sleep(0)
+    return [what]
+
+
+@task(takes_context=True)
+def tell(context: Any, *, wait: str = "") -> dict[str, Any]:
+    """Say which attempt it is; wait for a file if it is the first one."""
+    while wait and context.attempt == 1:
+        time.sleep(0.05)
+    return {"attempt": context.attempt, "id": context.task_result.id, "pid": os.getpid()}
+
+
+class Odd(BaseException):
+    """An error that is no Exception."""
+
+
+@task
+def fail(how: str) -> Any:
+    """Do what a task should not do."""
+    if how == "raise":
+        raise ValueError("no such user")
+    if how == "exit":
+        raise SystemExit(3)
+    if how == "kill":
+        os.kill(os.getpid(), 9)
+    if how == "unprintable":
+        raise Odd("\ud800" * 30_000)
+    values = {"bytes": b"\xff", "object": object(), "large": "x" * 4_000_000}
+    return {**values, "nan": float("nan"), "surrogate": "\ud800"}[how]
+
+
+no_task = len
+
+if gone := os.environ.get("SHOP_WITHOUT"):
+    del globals()[gone]
+if attempts := os.environ.get("SHOP_ATTEMPTS"):
+    worker.ATTEMPTS_MAX = int(attempts)

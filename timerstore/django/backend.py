@@ -1,0 +1,156 @@
+"""The backend: its settings, enqueuing, results.
+
+A task is a message of its queue's topic, due at its `run_after`. Its result is a timer of the topic
+`django-result`, with the task's id as its key: `get_key` finds it in O(1), `replace` changes it in
+one step over crashes, backups and followers have it. Its time is when it is to be forgotten; a
+worker drops what has fired. So nothing of ours is beside the store, and nothing has to be swept.
+
+The result is put before the task: a worker that is fast must find it. If a crash comes between the
+two, a result is left whose id nobody was told.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from django.apps import apps
+from django.core import checks
+from django.utils import timezone
+from django.utils.crypto import get_random_string
+
+from timerstore.django import djangotasks as tasks
+from timerstore.django.djangotasks import InvalidTask, Task, TaskResult, TaskResultDoesNotExist
+from timerstore.django.record import ARGUMENT_BYTES_MAX, check_size, decoded, encoded, task_named
+from timerstore.errors import InvalidArgumentError
+from timerstore.jit.guards import Lock
+from timerstore.share.opening import open
+from timerstore.share.shared import SharedStore
+from timerstore.values.check_arguments import check_topic, given_instant
+from timerstore.values.config import Config
+from timerstore.values.kinds import check_duration, check_kind, check_path
+
+RESULTS: Final = "django-result"
+_NOT_BEGUN: Final = dict.fromkeys(("started_at", "finished_at", "last_attempted_at"))
+_OPTIONS: Final = {"path": None, "keep_results": timedelta(days=1), "config": None}
+_stores: Final[dict[Path, SharedStore]] = {}
+_opening: Final = Lock()
+
+
+class TimerStoreBackend(tasks.BaseTaskBackend):
+    """Keeps tasks in the store at `OPTIONS["path"]`, until `manage.py timerstore_worker` runs them.
+
+    `OPTIONS` may have `keep_results`, how long a result is kept after its task has ended (a
+    timedelta; a day), and `config`, the store's settings, a `timerstore.Config`. Name all queues in
+    `QUEUES`; docs/howto/django.md has an example.
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+
+    @cached_property
+    def settings(self) -> tuple[Path, timedelta, Config | None]:
+        """What `OPTIONS` says, in that order. Raises InvalidArgumentError if it is wrong."""
+        if unknown := sorted(self.options.keys() - _OPTIONS):
+            raise InvalidArgumentError(f"OPTIONS has {unknown}. It may have {list(_OPTIONS)}.")
+        path, keep, config = (_OPTIONS | self.options).values()
+        if path is None:
+            raise InvalidArgumentError("OPTIONS has no path. Add \"path\": BASE_DIR / 'timers'.")
+        path, keep = check_path(path), check_duration(keep, "keep_results")
+        if not path.is_absolute():
+            raise InvalidArgumentError(f"path is {str(path)!r}. Name the whole path, from / on.")
+        if keep <= timedelta(0):
+            raise InvalidArgumentError(f"keep_results is {keep}. Use more than 0.")
+        if config is not None:
+            check_kind(config, Config, "config")
+        if not self.queues:
+            raise InvalidArgumentError("QUEUES is empty. Name each queue, or leave it out.")
+        for queue in self.queues:
+            check_topic(topic_of(queue), "The topic of a queue")
+        return path, keep, config
+
+    @property
+    def store(self) -> SharedStore:
+        """The store; the process opens it when it first needs it, and closes it at its end."""
+        path, _, config = self.settings
+        with _opening.guard():
+            if path not in _stores:
+                _stores[path] = open(path, share=True, config=config)
+                atexit.register(_stores[path].close)
+            return _stores[path]
+
+    def check(self, **kwargs: Any) -> Iterator[checks.CheckMessage]:
+        """Yield what is wrong with the settings, for `manage.py check`."""
+        try:
+            _ = self.settings
+        except InvalidArgumentError as e:
+            yield checks.Error(f"TASKS[{self.alias!r}]: {e}", id="timerstore.E001")
+        if not apps.is_installed("timerstore.django"):
+            text = "Add 'timerstore.django' to INSTALLED_APPS, or there is no timerstore_worker."
+            yield checks.Warning(text, id="timerstore.W001")
+
+    def validate_task(self, task: Task) -> None:
+        """Raise InvalidTask if the task cannot be enqueued as it is: it has a priority, say."""
+        if task.priority:
+            raise InvalidTask(
+                f"priority is {task.priority}, and timerstore has none. Give what is urgent a "
+                "queue and a worker of its own: manage.py timerstore_worker --queue NAME."
+            )
+        if self.queues and task.queue_name not in self.queues:
+            queue, known = task.queue_name, sorted(self.queues)
+            raise InvalidTask(f"queue_name is {queue!r}. Use one of QUEUES, which has {known}.")
+        super().validate_task(task)
+
+    def enqueue(
+        self, task: Task, args: Any, kwargs: Any, *, put: Callable[..., object] | None = None
+    ) -> TaskResult:
+        """Enqueue a task, as `task.enqueue` does.
+
+        On return it is durable as `Config.durability` says: it will run at least once. Two puts.
+        Raises InvalidTask, InvalidArgumentError for wrong settings, and what `put` raises. `put`:
+        another one than the store's, of an outbox say; then the task is as durable as that makes
+        it. It is called with a body, `topic`, `key` and `at_ms`.
+        """
+        put = put or self.store.put
+        self.validate_task(task)
+        task_named(task.module_path)  # as a worker will look for it
+        known = {"args": list(args), "kwargs": kwargs, "errors": [], "worker_ids": []}
+        known |= {"status": tasks.Status.READY, "enqueued_at": timezone.now(), **_NOT_BEGUN}
+        result = TaskResult(task=task, id=get_random_string(32), backend=self.alias, **known)
+        check_size([result.args, result.kwargs], ARGUMENT_BYTES_MAX, "What it is called with")
+        body, keep_ms = encoded(result), self.settings[1] // timedelta(milliseconds=1)
+        now_ms, due_ms = _ms(result.enqueued_at), _ms(task.run_after or result.enqueued_at)
+        put(body, topic=RESULTS, key=result.id, at_ms=max(now_ms, due_ms) + keep_ms)
+        put(body, topic=topic_of(task.queue_name), key=result.id, at_ms=due_ms)
+        tasks.signals.task_enqueued.send_robust(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> TaskResult:
+        """Return what is known of a task. O(1). Raises TaskResultDoesNotExist."""
+        store = self.store
+        try:
+            if timer := store.get_key(RESULTS, result_id):
+                return decoded(self.alias, result_id, timer.body)
+        except (InvalidArgumentError, ValueError, InvalidTask) as e:
+            raise TaskResultDoesNotExist(f"{result_id}: {e}") from e
+        raise TaskResultDoesNotExist(result_id)
+
+    def keep(self, result: TaskResult) -> None:
+        """Put a result in the place of what was kept of it; a worker calls this."""
+        body, delay = encoded(result), self.settings[1]
+        self.store.put(body, topic=RESULTS, key=result.id, delay=delay, replace=True)
+
+
+def topic_of(queue: str) -> str:
+    """Return the topic of a queue."""
+    return f"django-task-{queue}"
+
+
+def _ms(moment: datetime) -> int:
+    """Return an instant in epoch ms; without a zone it is in that of the settings."""
+    return given_instant(moment if moment.tzinfo else moment.astimezone(), None, "run_after") or 0

@@ -1,0 +1,105 @@
+"""What is kept of a task, as JSON: which one it is, its arguments, what became of it.
+
+It is the body of two messages: of the task itself, and of its result. What is read is not trusted.
+A name in it stands for a task only if the program has imported that module by itself, and what it
+finds there is a task of Django's: a message has nothing imported, and nothing else called.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from typing import Any, Final
+
+from django.utils.module_loading import autodiscover_modules
+
+from timerstore.django.djangotasks import InvalidTask, Status, Task, TaskError, TaskResult
+from timerstore.errors import InvalidArgumentError
+from timerstore.values.puts import json_body
+
+ARGUMENT_BYTES_MAX: Final = 1 << 20
+VALUE_BYTES_MAX: Final = 2 << 20
+"""A message has 4 MiB: this leaves room for errors."""
+_TIMES: Final = ("enqueued_at", "started_at", "finished_at", "last_attempted_at")
+
+
+def task_named(name: str) -> Task:
+    """Return the task of a module that the program has imported, or raise InvalidTask.
+
+    If it is not there, the modules named tasks of all apps are imported first.
+    """
+    module, _, own = name.rpartition(".")
+    for look in range(2):
+        found = getattr(sys.modules.get(module), "__dict__", {}).get(own)
+        if isinstance(found, Task) and found.module_path == name:
+            return found
+        if not look:
+            autodiscover_modules("tasks")
+    raise InvalidTask(
+        f"{name} is no task that this program knows. Let a task have its function's name, and keep "
+        "that for as long as tasks of it wait; have a tasks.py of an app import its module."
+    )
+
+
+def check_size(value: object, bytes_max: int, what: str) -> None:
+    """Refuse what is no JSON, or takes too many bytes."""
+    if (size := len(json_body(value))) > bytes_max:
+        raise InvalidArgumentError(
+            f"{what} takes {size} bytes as JSON. Use {bytes_max} at most: keep what is large "
+            "elsewhere, and pass where."
+        )
+
+
+def encoded(result: TaskResult) -> bytes:
+    """Return a result as JSON."""
+    task = result.task
+    return json_body(
+        {
+            "task": task.module_path,
+            "queue": task.queue_name,
+            "run_after": task.run_after and task.run_after.isoformat(),
+            "args": result.args,
+            "kwargs": result.kwargs,
+            "status": result.status.value,
+            "value": result._return_value,
+            "errors": [[each.exception_class_path, each.traceback] for each in result.errors],
+            "workers": result.worker_ids,
+            **{name: at and at.isoformat() for name in _TIMES for at in [getattr(result, name)]},
+        }
+    )
+
+
+def decoded(backend: str, id: str, body: bytes) -> TaskResult:
+    """Return the result that was kept, for the backend of that name.
+
+    Raises ValueError if the bytes are none, InvalidTask if the task is not there.
+    """
+    try:
+        told = json.loads(body)
+        known: dict[str, Any] = {name: _moment(told[name]) for name in _TIMES}
+        known |= {"args": [*told["args"]], "kwargs": {**told["kwargs"]}}
+        known["status"] = Status(told["status"])
+        known["worker_ids"] = [str(each) for each in told["workers"]]
+        known["errors"] = [
+            TaskError(exception_class_path=str(kind), traceback=str(trace))
+            for kind, trace in told["errors"]
+        ]
+        name, queue, run_after = str(told["task"]), str(told["queue"]), _moment(told["run_after"])
+        value = told["value"]
+    except (ValueError, TypeError, KeyError, RecursionError) as e:
+        raise ValueError(f"The message with the key {id!r} is no task: {e!r}") from e
+    task = task_named(name).using(queue_name=queue, backend=backend, run_after=run_after)
+    result = TaskResult(task=task, id=id, backend=backend, **known)
+    change(result, _return_value=value)
+    return result
+
+
+def change(result: TaskResult, **fields: Any) -> None:
+    """Change fields of a result, which is frozen for the program."""
+    for name, value in fields.items():
+        object.__setattr__(result, name, value)
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
