@@ -442,7 +442,10 @@ def test_a_page_of_a_client_waits_for_the_next_owner(
 
 
 def test_who_says_nothing_holds_nothing(
-    store: TimerStore, show: Shown, monkeypatch: pytest.MonkeyPatch
+    store: TimerStore,
+    show: Shown,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Connections that never ask are counted, end in time, and keep no store from being closed."""
     monkeypatch.setattr(server, "CONNECTIONS_MAX", 8)
@@ -461,6 +464,9 @@ def test_who_says_nothing_holds_nothing(
     for each in silent:
         each.close()
     wait_until(lambda: _asked(browser) == 200)
+    with socket.create_connection(address, timeout=30) as odd:
+        odd.sendall(b"\0 is no HTTP\r\n\r\n")
+        assert b"400" in odd.recv(100)
     late = socket.create_connection(address, timeout=30)
     assert not _reads(late)
     late.close()
@@ -468,6 +474,7 @@ def test_who_says_nothing_holds_nothing(
     last.sendall(b"GET / HTTP/1.1\r\n")
     store.close()
     last.close()
+    assert caplog.text == ""
 
 
 def _reads(wire: socket.socket) -> bytes:

@@ -24,7 +24,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -43,6 +43,8 @@ from timerstore.values.no_pickle import Closes
 from timerstore.watching.any_store import AnyStore
 
 log = logging.getLogger("timerstore")
+_quiet = logging.getLogger("timerstore.page")
+_quiet.setLevel(logging.ERROR)  # else whoever sends what is no HTTP fills the program's log
 
 CONNECTIONS_MAX: Final = 64
 LIFE_S: Final = 60.0
@@ -59,6 +61,7 @@ class _Connection(H11Protocol):
     """A connection that ends in time."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.logger = _quiet
         super().connection_made(transport)
         self._end = self.loop.call_later(LIFE_S, transport.abort)
         if len(self.connections) > CONNECTIONS_MAX:
@@ -212,7 +215,7 @@ class PageServer(Closes):
             try:
                 may_look = to_all or self._guard.lets_in(request)
                 return await answer(request) if may_look else self._show("login", 403)
-            except TimerStoreError as e:
+            except (TimerStoreError, ClientDisconnect) as e:
                 status = next((_STATUS[kind] for kind in _STATUS if isinstance(e, kind)), 409)
                 return self._show("error", status, error=e)
             except Exception:
