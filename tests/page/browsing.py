@@ -8,6 +8,12 @@ from html import unescape
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+import timerstore
+from tests.rigs.waiting import wait_until
+from timerstore import TimerStore
+
+EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{ csrf }}"
+
 
 @dataclass
 class Answer:
@@ -58,3 +64,17 @@ class Browser:
         origin = self.url.rstrip("/")
         body = urlencode(fields, doseq=True)
         return self.ask("POST", address, body, **{"Origin": origin, **headers})
+
+
+def kill_some(store: TimerStore, count: int, topic: str = "orders") -> None:
+    """Make dead letters of the group `billing`."""
+    for i in range(count):
+        store.put(EVIL.encode(), topic=topic, key=f"o{i}", properties={"a": EVIL})
+
+    def fail(delivery: timerstore.Delivery) -> None:
+        raise ValueError(EVIL)
+
+    consumer = timerstore.Consumer(store, "billing", max_attempts=0)
+    consumer.subscribe(topic, fail)
+    with consumer:
+        wait_until(lambda: len(store.dead_letters("billing", None)) >= count)

@@ -12,7 +12,7 @@ import typer
 
 from timerstore.cli.app import OPERATE, AsJson, ConfigFile, StorePath, answering, app, settings
 from timerstore.cli.open_store import check_is_there, open_to_change
-from timerstore.cli.output import Output, told_to_end
+from timerstore.cli.output import told_to_end
 from timerstore.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -73,15 +73,17 @@ def serve(
 
         if metrics is not None:
             _show_metrics(store, metrics)
+        url = None
         if page is not None:
-            _show_page(out, store, page, token_file, write=write, hosts=page_host or ())
+            url = _show_page(store, page, token_file, write=write, hosts=page_host or ())
         elif write or token_file or page_host:
             raise InvalidArgumentError(
                 "--write, --token-file and --page-host are of the page. Pass --page too."
             )
         with let_others_use(store) as server:
-            told = {"path": str(path), "state": "serving", "pid": os.getpid()}
-            out.tell(told, f"{path}: serving, pid {os.getpid()}")
+            told = {"path": str(path), "state": "serving", "pid": os.getpid(), "page": url}
+            shown = f", page {url}" if url else ""
+            out.tell(told, f"{path}: serving, pid {os.getpid()}{shown}")
             out.flush()
             _tell_systemd("READY=1")
             while not came.wait(_LOOK_S) and store.core.engine.failure.error is None:
@@ -138,9 +140,7 @@ def _show_metrics(store: TimerStore, where: str) -> None:
     register(store, name=store.path.name)
 
 
-def _show_page(
-    out: Output, store: TimerStore, where: str, token_file: Path | None, **how: Any
-) -> None:
+def _show_page(store: TimerStore, where: str, token_file: Path | None, **how: Any) -> str:
     try:
         from timerstore.page import PageServer
 
@@ -151,7 +151,7 @@ def _show_page(
         ) from e
     except (OSError, ValueError) as e:
         raise InvalidArgumentError(f"--token-file: {e}. Pass a file that can be read.") from e
-    out.note(f"page: {PageServer(store, where, token=token, **how).url}")
+    return PageServer(store, where, token=token, **how).url
 
 
 def _tell_systemd(text: str) -> None:

@@ -94,10 +94,14 @@ class PageServer(Closes):
         """Serve the page at `where`, `[HOST:]PORT`; without a host to this machine alone.
 
         `write`: the page may retry and drop dead letters, pause and resume. `token`: 16 or more
-        characters, which each browser must show once; needed unless `where` is a loopback address.
-        `hosts`: names by which browsers reach the page, beside the one in `where`; requests for
-        other names are refused. Raises InvalidArgumentError.
+        characters, which each browser must show once; needed unless `where` is a loopback address
+        and there are no `hosts`: names by which browsers reach the page, beside the one in `where`.
+        Requests for other names are refused. Raises InvalidArgumentError.
         """
+        if AnyStore not in type(store).__mro__:
+            raise InvalidArgumentError(
+                f"store is {store!r}. Pass a TimerStore or a client; of asyncio store.sync."
+            )
         self._store, self._failure = store, Failure()
         self._history = History(store)
         self._views = Views(store, self._history)
@@ -254,9 +258,10 @@ def _names(
 ) -> list[str]:
     """Return by which names browsers may ask, the first one to be shown."""
     address = ipaddress.ip_address(listening.getsockname()[0].partition("%")[0])
-    if not address.is_loopback and not has_token:
+    if not (has_token or (address.is_loopback and not hosts)):
         raise InvalidArgumentError(
-            f"Other machines can reach the page at {where}. Pass a token, or use 127.0.0.1."
+            f"Other machines can reach the page at {where}. Pass a token, or use 127.0.0.1 without "
+            "other names."
         )
     names = [] if address.is_unspecified else [where.rpartition(":")[0] or str(address)]
     names += [*hosts, *(["localhost", "127.0.0.1", "[::1]"] if address.is_loopback else [])]
