@@ -23,8 +23,9 @@ from datetime import UTC, datetime, timedelta
 from django.db import connection, transaction
 from shop.models import Ran
 from shop.tasks import *
-from timerstore.django import TimerStoreBackend, djangotasks, record, worker
+from timerstore.django import TimerStoreBackend, djangotasks, record
 from timerstore.django.djangotasks import *
+from timerstore.django.management.commands.timerstore_worker import consumer_of
 backend = task_backends["default"]
 def ended(*results):
     while not all(each.is_finished for each in results):

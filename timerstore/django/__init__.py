@@ -4,7 +4,7 @@
     backend.py      the backend: its settings, enqueuing, results
     djangotasks.py  the names of Django's tasks, wherever they live
     record.py       what is kept of a task, as JSON
-    worker.py       runs tasks
+    management/     the command, which runs tasks
 
 It is above the store and uses only public calls. The store is shared: each process that enqueues,
 or works, opens it with `share=True` when it first needs it.

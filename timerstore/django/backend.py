@@ -18,7 +18,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from django.apps import apps
 from django.core import checks
 from django.utils import timezone
 from django.utils.crypto import get_random_string
@@ -90,9 +89,6 @@ class TimerStoreBackend(tasks.BaseTaskBackend):
             _ = self.settings
         except InvalidArgumentError as e:
             yield checks.Error(f"TASKS[{self.alias!r}]: {e}", id="timerstore.E001")
-        if not apps.is_installed("timerstore.django"):
-            text = "Add 'timerstore.django' to INSTALLED_APPS, or there is no timerstore_worker."
-            yield checks.Warning(text, id="timerstore.W001")
 
     def validate_task(self, task: Task) -> None:
         """Raise InvalidTask if the task cannot be enqueued as it is: it has a priority, say."""
@@ -112,9 +108,8 @@ class TimerStoreBackend(tasks.BaseTaskBackend):
         """Enqueue a task, as `task.enqueue` does.
 
         On return it is durable as `Config.durability` says: it will run at least once. Two puts.
-        Raises InvalidTask, InvalidArgumentError for wrong settings, and what `put` raises. `put`:
-        another one than the store's, of an outbox say; then the task is as durable as that makes
-        it. It is called with a body, `topic`, `key` and `at_ms`.
+        Raises InvalidTask, and what `put` raises. `put`: of an outbox, say, instead of the store's;
+        it is called with a body, `topic`, `key` and `at_ms`, and says what is durable.
         """
         put = put or self.store.put
         self.validate_task(task)

@@ -90,15 +90,13 @@ def decoded(backend: str, id: str, body: bytes) -> TaskResult:
     except (ValueError, TypeError, KeyError, RecursionError) as e:
         raise ValueError(f"The message with the key {id!r} is no task: {e!r}") from e
     task = task_named(name).using(queue_name=queue, backend=backend, run_after=run_after)
-    result = TaskResult(task=task, id=id, backend=backend, **known)
-    change(result, _return_value=value)
+    return returning(TaskResult(task=task, id=id, backend=backend, **known), value)
+
+
+def returning(result: TaskResult, value: object) -> TaskResult:
+    """Return a result with what the task returned, which Django lets nobody pass."""
+    object.__setattr__(result, "_return_value", value)
     return result
-
-
-def change(result: TaskResult, **fields: Any) -> None:
-    """Change fields of a result, which is frozen for the program."""
-    for name, value in fields.items():
-        object.__setattr__(result, name, value)
 
 
 def _moment(text: str | None) -> datetime | None:

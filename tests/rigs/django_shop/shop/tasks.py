@@ -6,7 +6,8 @@ import time
 from typing import Any
 
 from shop.models import Ran
-from timerstore.django import task, worker
+from timerstore.django import task
+from timerstore.django.management.commands import timerstore_worker
 
 
 @task
@@ -55,4 +56,4 @@ no_task = len
 if gone := os.environ.get("SHOP_WITHOUT"):
     del globals()[gone]
 if attempts := os.environ.get("SHOP_ATTEMPTS"):
-    worker.ATTEMPTS_MAX = int(attempts)
+    timerstore_worker.BEGINS_MAX = int(attempts)

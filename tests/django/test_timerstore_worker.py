@@ -45,7 +45,7 @@ for name in ("enqueued", "started", "finished"):
         seen.append((name, sender, task_result.status, kept.status, len(kept.worker_ids)))
         1 / 0
     getattr(djangotasks.signals, f"task_{name}").connect(take, weak=False)
-with worker.consumer_of(backend, ["default"], 1, 60):
+with consumer_of(backend, ["default"], 1, 60):
     ended(note.enqueue("a"))
     ended(fail.enqueue("raise"))
     while len(seen) < 6:
