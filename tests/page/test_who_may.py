@@ -56,6 +56,17 @@ def test_forms_of_others_change_nothing(store: TimerStore, show: Shown) -> None:
     )  # else it was all wrong
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_pages_of_others_make_it_read_nothing(show: Shown, site: str) -> None:
+    """A search costs time: any page in a browser here could ask for a thousand."""
+    browser = show()
+    for dest, status in (("image", 403), ("iframe", 403), (None, 403), ("document", 200)):
+        headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": dest}
+        assert browser.get("/pending?text=x", **headers).status == status
+    headers = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Dest": "iframe"}
+    assert browser.get("/", **headers).status == 200
+
+
 def test_a_page_that_only_shows_changes_nothing(store: TimerStore, show: Shown) -> None:
     kill_some(store, 1)
     browser, before = show(), changes(store)

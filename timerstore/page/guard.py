@@ -4,6 +4,7 @@ A browser sends what any site tells it to send, so each of these must hold:
 
     Host     names this page: a name of somebody else's that leads here (DNS rebinding) is refused
     cookie   of a session, which begins with the token, if there is one; SameSite=Strict
+    site     of who asks, as browsers tell it: another one may lead here, and make no other request
     Origin   of a form: a page of the same origin has sent it
     csrf     a field of a form: a secret of this server, which only its pages show
     --write  without it no form changes anything
@@ -62,7 +63,13 @@ class Guard:
         self._session, self.csrf = secrets.token_urlsafe(), secrets.token_urlsafe()
 
     def lets_in(self, request: Request) -> bool:
-        """Tell whether the request is of a session, or nobody needs one."""
+        """Tell whether the request is of a session, or nobody needs one.
+
+        Raises RefusedError if a page of another site asks, and not somebody who follows its link.
+        """
+        site, what_for = (request.headers.get(f"sec-fetch-{name}") for name in ("site", "dest"))
+        if site in ("cross-site", "same-site") and what_for != "document":
+            raise RefusedError("A page of another site asks for this one.")
         cookie = request.cookies.get(self._cookie, "")
         return self._token is None or _is_same(cookie, self._session)
 
