@@ -213,6 +213,31 @@ def test_who_does_not_ask_for_it_does_not_load_it() -> None:
     assert "pip install 'timerstore[page]'" in ended("-c", without, timeout_s=100).stderr
 
 
+def test_without_what_draws_curves(
+    store: TimerStore, show: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "EVERY_S", 0.01)
+    monkeypatch.setattr(server, "EVERY_S", 0.01)
+    browser = show()
+    wait_until(lambda: "a second" in browser.get("/curves").text)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    wait_until(lambda: browser.get("/curves").status == 400)
+    assert "timerstore[page]" in browser.get("/curves").text
+    assert browser.get("/").status == 200
+
+
+@pytest.mark.parametrize("where", ["[::1]:0", "localhost:0", "0", ":0"])
+def test_a_loopback_address_of_any_kind(store: TimerStore, where: str) -> None:
+    try:
+        page = PageServer(store, where)
+    except InvalidArgumentError as e:
+        if "::1" in where and "assign" in str(e):
+            return  # this machine has no IPv6
+        raise
+    assert Browser(page.url).get("/").status == 200
+    page.close()
+
+
 def test_a_forked_child_does_not_keep_the_port(tmp_path: Path) -> None:
     program = (
         "import os, sys, time, timerstore\n"

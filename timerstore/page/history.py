@@ -53,11 +53,12 @@ class History:
         from timerstore.pipeline.charts import image, lines
 
         if self._drawn is None:
-            self._drawn = {}
+            images = {}
             for title, names in _CURVES.items():
                 looks = [each for each in self._looks if names[0] in each[1]]
                 series = {name: [(ms, values[name]) for ms, values in looks] for name in names}
                 if looks:
                     drawn = lines(series, is_lateness=title == "lateness")
-                    self._drawn[title] = image(drawn, title)
+                    images[title] = image(drawn, title)
+            self._drawn = images
         return self._drawn

@@ -192,7 +192,8 @@ class PageServer(Closes):
             try:
                 wait_s, problem = await self._call(self._history.look), ""
             except Exception as e:  # the owner of a client may come again
-                if repr(e) != problem:
+                is_closed = self._core is not None and self._core.closed
+                if repr(e) != problem and not is_closed:
                     log.warning("the page of %s cannot look at it: %r", self._store.path, e)
                 problem = repr(e)
             await asyncio.sleep(wait_s)

@@ -86,7 +86,12 @@ class Views:
 
     def curves(self, fields: Fields) -> dict[str, Any]:
         """Draw rates, lateness, what is pending."""
-        curves = self._history.curves()
+        try:
+            curves = self._history.curves()
+        except ImportError as e:
+            raise InvalidArgumentError(
+                "Curves need Matplotlib. Install the extra: pip install 'timerstore[page]'"
+            ) from e
         return {"curves": {title: Markup(image) for title, image in curves.items()}}
 
     # --- changes
