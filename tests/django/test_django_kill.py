@@ -20,6 +20,7 @@ KILLS = how_many("DJANGO_KILLS", 6, 60)
 
 @pytest.mark.promise
 @pytest.mark.timeout(KILLS * 20 + 200)
+@pytest.mark.tier("prove", only=("process",))
 @pytest.mark.parametrize("durability", ["group", "process"])
 def test_each_task_that_was_answered_for_runs(
     durability: str, tmp_path: Path, record_property: Any

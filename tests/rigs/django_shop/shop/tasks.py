@@ -27,7 +27,7 @@ async def later(what: str) -> list[str]:
 @task(takes_context=True)
 def tell(context: Any, *, wait: str = "") -> dict[str, Any]:
     """Say which attempt it is; wait for a file if it is the first one."""
-    while wait and context.attempt == 1:
+    while wait and context.attempt == 1 and not os.path.exists(wait):
         time.sleep(0.05)
     return {"attempt": context.attempt, "id": context.task_result.id, "pid": os.getpid()}
 
