@@ -101,6 +101,7 @@ assert result.last_attempted_at > result.started_at
 def test_a_task_that_runs_is_not_run_again_because_the_owner_ended(tmp_path: Path) -> None:
     with Shop(tmp_path) as shop:
         owner, gate = shop.web(), tmp_path / "gate"
+        assert owner.ask("/enqueue/first")  # with this it opens the store
         id = shop.run(f"print(json.dumps(tell.enqueue(wait={str(gate)!r}).id))")
         workers = [shop.worker() for _ in range(2)]
         shop.run(f"""
