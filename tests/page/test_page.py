@@ -16,6 +16,7 @@ from tests.page.conftest import Shown
 from tests.rigs.waiting import wait_until
 from timerstore import TimerStore
 from timerstore.page import history, listing, views
+from timerstore.values.check_arguments import DUE_MS_MIN
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -30,9 +31,8 @@ def test_each_address_shows_what_strangers_wrote_and_runs_nothing(
 ) -> None:
     monkeypatch.setattr(history, "EVERY_S", 0.01)
     kill_some(store, 2)
-    id = store.put(
-        EVIL.encode() + b"\xff\0", delay=HOUR, key=EVIL, tag=EVIL, properties={"<b": EVIL}
-    )
+    more: Any = {"key": EVIL, "tag": EVIL, "properties": {"<b": EVIL}, "expires": 2 * HOUR}
+    id = store.put(EVIL.encode() + b"\xff\0", delay=HOUR, **more)
     browser = show(write=True)
     wait_until(lambda: "a second" in browser.get("/curves").text)
     addresses = {
@@ -52,7 +52,7 @@ def test_each_address_shows_what_strangers_wrote_and_runs_nothing(
             assert not re.findall(r"<script|<img src=x|<b\b|on\w+=[^;]*>alert|style=", answer.text)
             assert "text/html" in answer.headers["content-type"]
     assert EVIL in unescape(browser.get("/dead?group=billing").text)
-    assert "&lt;script&gt;" in browser.get(f"/timer?id={id}").text
+    assert "&lt;script&gt;" in (text := browser.get(f"/timer?id={id}").text) and "expires" in text
     head = browser.get("/nowhere").headers
     assert "default-src 'none'" in head["content-security-policy"]
     assert "script" not in head["content-security-policy"]
@@ -131,6 +131,9 @@ def test_pages_of_what_is_pending(
     assert walked(browser, "/pending?topic=t1&key=k2") == topic
     assert walked(browser, "/pending?key=k1") == key
     assert walked(browser, "/pending?text=DY+1") == part == [*map(str, part)] and len(part) == 11
+    store.pause("firing")
+    old = [store.put(b"x", topic="old", at_ms=DUE_MS_MIN + i // 10) for i in range(30)]
+    assert sorted(walked(browser, "/pending?topic=old")) == sorted(old)
     middle_ms = now_ms + 3_601_000
     after = [each.id for each in every if each.due_ms == middle_ms]
     between = f"/pending?start={middle_ms}&end={middle_ms + 1}"

@@ -18,6 +18,7 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.page.guard import Fields
 from timerstore.page.listing import SKIP_MAX, list_some
 from timerstore.values.amounts import shown, shown_body, shown_from, shown_time
+from timerstore.values.check_arguments import DUE_MS_MAX
 from timerstore.values.times import parse_delay, parse_instant
 from timerstore.watching.sections import cell_text, fact_text, found_rows, sections
 
@@ -52,6 +53,8 @@ class Views:
         start_ms, end_ms = (
             parse_instant(asked[name]).ms if asked[name] else None for name in ("start", "end")
         )
+        if _one(fields, "due"):  # where the page before this one has ended
+            start_ms = _number(fields, "due", DUE_MS_MAX)
         topic, skip = asked["topic"] or None, _number(fields, "skip", SKIP_MAX)
         timers, rest = list_some(
             self._store,
@@ -63,15 +66,14 @@ class Views:
             end_ms=end_ms,
         )
         onward = None
-        if rest is not None:  # with the instants that this page understood
-            told = asked | {"start": rest[0], "skip": rest[1], "end": end_ms}
-            onward = link("/pending", **{name: value for name, value in told.items() if value})
+        if rest is not None:
+            onward = link("/pending", **asked, due=rest[0], skip=rest[1])
         count, now_ms = self._store.count(topic), self._store.health().now_ms
         return {"asked": asked, "timers": timers, "next": onward, "count": count, "now_ms": now_ms}
 
     def timer(self, fields: Fields) -> dict[str, Any]:
         """Show what became of a timer; of one that is pending all that was put."""
-        found = self._store.find(_one(fields, "id"))
+        found = self._store.find(_one(fields, "id").strip())
         timer = self._store.get(found.id) if found.state == "pending" else None
         body = None if timer is None else shown_body(timer.body, _BODY_CHARACTERS)
         return {"rows": found_rows(found), "timer": timer, "body": body}
@@ -129,7 +131,7 @@ class Views:
 
 
 def _one(fields: Fields, name: str) -> str:
-    return fields.get(name, [""])[0].strip()
+    return fields.get(name, [""])[0]
 
 
 def _number(fields: Fields, name: str, most: int) -> int:
