@@ -62,7 +62,7 @@ assert "keep what is large elsewhere" in raised(lambda: note.enqueue("x" * (1 <<
 other = task(type(note.func)(note.func.__code__, {}, "hidden"))
 assert "is no task that this program knows" in raised(lambda: other.enqueue("x"))
 assert backend.store.count("django-task-default") == 1
-note.enqueue("x" * ((1 << 20) - 100))
+note.enqueue("x" * ((1 << 20) - 1000))
 """)
 
 

@@ -2,11 +2,9 @@
 
 A task is a message of its queue's topic, due at its `run_after`. Its result is a timer of the topic
 `django-result`, with the task's id as its key: `get_key` finds it in O(1), `replace` changes it in
-one step over crashes, backups and followers have it. Its time is when it is to be forgotten; a
-worker drops what has fired. So nothing of ours is beside the store, and nothing has to be swept.
-
-The result is put before the task: a worker that is fast must find it. If a crash comes between the
-two, a result is left whose id nobody was told.
+one step over crashes, backups have it. Its time is when it is to be forgotten; a worker drops what
+has fired. So nothing lies beside the store, and nobody sweeps. The result is put before the task,
+for a fast worker has to find it: a crash between the two leaves a result whose id nobody was told.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from django.utils.crypto import get_random_string
 
 from timerstore.django import djangotasks as tasks
 from timerstore.django.djangotasks import InvalidTask, Task, TaskResult, TaskResultDoesNotExist
-from timerstore.django.record import ARGUMENT_BYTES_MAX, check_size, decoded, encoded, task_named
+from timerstore.django.record import decoded, encoded, task_named
 from timerstore.errors import InvalidArgumentError
 from timerstore.jit.guards import Lock
 from timerstore.share.opening import open
@@ -33,9 +31,12 @@ from timerstore.values.check_arguments import check_topic, given_instant
 from timerstore.values.config import Config
 from timerstore.values.kinds import check_duration, check_kind, check_path
 
+QUEUE: Final = "django-task-"
 RESULTS: Final = "django-result"
 _NOT_BEGUN: Final = dict.fromkeys(("started_at", "finished_at", "last_attempted_at"))
 _OPTIONS: Final = {"path": None, "keep_results": timedelta(days=1), "config": None}
+_BODY_BYTES_MAX: Final = 1 << 20
+"""A message has 4 MiB: so the result has room for what is returned, or for an error."""
 _stores: Final[dict[Path, SharedStore]] = {}
 _opening: Final = Lock()
 
@@ -70,7 +71,7 @@ class TimerStoreBackend(tasks.BaseTaskBackend):
         if not self.queues:
             raise InvalidArgumentError("QUEUES is empty. Name each queue, or leave it out.")
         for queue in self.queues:
-            check_topic(topic_of(queue), "The topic of a queue")
+            check_topic(QUEUE + queue, "The topic of a queue")
         return path, keep, config
 
     @property
@@ -117,11 +118,15 @@ class TimerStoreBackend(tasks.BaseTaskBackend):
         known = {"args": list(args), "kwargs": kwargs, "errors": [], "worker_ids": []}
         known |= {"status": tasks.Status.READY, "enqueued_at": timezone.now(), **_NOT_BEGUN}
         result = TaskResult(task=task, id=get_random_string(32), backend=self.alias, **known)
-        check_size([result.args, result.kwargs], ARGUMENT_BYTES_MAX, "What it is called with")
         body, keep_ms = encoded(result), self.settings[1] // timedelta(milliseconds=1)
+        if len(body) > _BODY_BYTES_MAX:
+            raise InvalidArgumentError(
+                f"The task takes {len(body)} bytes as JSON. Use {_BODY_BYTES_MAX} at most: keep "
+                "what is large elsewhere, and pass where."
+            )
         now_ms, due_ms = _ms(result.enqueued_at), _ms(task.run_after or result.enqueued_at)
         put(body, topic=RESULTS, key=result.id, at_ms=max(now_ms, due_ms) + keep_ms)
-        put(body, topic=topic_of(task.queue_name), key=result.id, at_ms=due_ms)
+        put(body, topic=QUEUE + task.queue_name, key=result.id, at_ms=due_ms)
         tasks.signals.task_enqueued.send_robust(type(self), task_result=result)
         return result
 
@@ -139,11 +144,6 @@ class TimerStoreBackend(tasks.BaseTaskBackend):
         """Put a result in the place of what was kept of it; a worker calls this."""
         body, delay = encoded(result), self.settings[1]
         self.store.put(body, topic=RESULTS, key=result.id, delay=delay, replace=True)
-
-
-def topic_of(queue: str) -> str:
-    """Return the topic of a queue."""
-    return f"django-task-{queue}"
 
 
 def _ms(moment: datetime) -> int:

@@ -1,8 +1,8 @@
 """What is kept of a task, as JSON: which one it is, its arguments, what became of it.
 
-It is the body of two messages: of the task itself, and of its result. What is read is not trusted.
-A name in it stands for a task only if the program has imported that module by itself, and what it
-finds there is a task of Django's: a message has nothing imported, and nothing else called.
+It is the body of two messages: of the task, and of its result. What is read is not trusted. A name
+stands for a task only if the program has imported that module by itself, and what it finds there is
+a task of Django's: a message has nothing imported, and nothing else called.
 """
 
 from __future__ import annotations
@@ -15,12 +15,8 @@ from typing import Any, Final
 from django.utils.module_loading import autodiscover_modules
 
 from timerstore.django.djangotasks import InvalidTask, Status, Task, TaskError, TaskResult
-from timerstore.errors import InvalidArgumentError
 from timerstore.values.puts import json_body
 
-ARGUMENT_BYTES_MAX: Final = 1 << 20
-VALUE_BYTES_MAX: Final = 2 << 20
-"""A message has 4 MiB: this leaves room for errors."""
 _TIMES: Final = ("enqueued_at", "started_at", "finished_at", "last_attempted_at")
 
 
@@ -42,17 +38,8 @@ def task_named(name: str) -> Task:
     )
 
 
-def check_size(value: object, bytes_max: int, what: str) -> None:
-    """Refuse what is no JSON, or takes too many bytes."""
-    if (size := len(json_body(value))) > bytes_max:
-        raise InvalidArgumentError(
-            f"{what} takes {size} bytes as JSON. Use {bytes_max} at most: keep what is large "
-            "elsewhere, and pass where."
-        )
-
-
 def encoded(result: TaskResult) -> bytes:
-    """Return a result as JSON."""
+    """Return a result as JSON; raise InvalidArgumentError for a value that is none."""
     task = result.task
     return json_body(
         {

@@ -47,7 +47,7 @@ def fail(how: str) -> Any:
         os.kill(os.getpid(), 9)
     if how == "unprintable":
         raise Odd("\ud800" * 30_000)
-    values = {"bytes": b"\xff", "object": object(), "large": "x" * 4_000_000}
+    values = {"bytes": b"\xff", "object": object(), "large": "x" * 4_200_000}
     return {**values, "nan": float("nan"), "surrogate": "\ud800"}[how]
 
 

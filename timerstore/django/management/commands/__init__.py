@@ -1,4 +1,1 @@
-"""The commands of `manage.py`.
-
-timerstore_worker.py  runs tasks until SIGTERM or SIGINT
-"""
+"""timerstore_worker.py runs tasks until SIGTERM or SIGINT comes."""

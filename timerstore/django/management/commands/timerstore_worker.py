@@ -34,12 +34,11 @@ from timerstore.calls.consuming.delivery import Delivery
 from timerstore.consumer.consumer import Consumer
 from timerstore.consumer.consumersettings import Retry
 from timerstore.django import djangotasks as tasks
-from timerstore.django.backend import RESULTS, TimerStoreBackend, topic_of
+from timerstore.django.backend import QUEUE, RESULTS, TimerStoreBackend
 from timerstore.django.djangotasks import Status, TaskError
-from timerstore.django.record import VALUE_BYTES_MAX, check_size, decoded, returning
+from timerstore.django.record import decoded, returning
 from timerstore.errors import StoreFullError, TimerStoreError
 
-GROUP: Final = "django-worker"
 BEGINS_MAX: Final = 16
 """So often a task may begin: one that kills its worker each time would end all of them for ever."""
 _COMES_MAX: Final = 32
@@ -91,9 +90,9 @@ def consumer_of(
             close_old_connections()
 
     settings: Any = {"threads": threads, "timeout": timeout_s, "max_attempts": _COMES_MAX}
-    consumer = Consumer(backend.store, GROUP, pull_count=1, **settings)
+    consumer = Consumer(backend.store, "django-worker", pull_count=1, **settings)
     for queue in queues:
-        consumer.subscribe(topic_of(queue), run)
+        consumer.subscribe(QUEUE + queue, run)
     consumer.subscribe(RESULTS, lambda d: None)
     return consumer
 
@@ -120,14 +119,12 @@ def _run(backend: TimerStoreBackend, timeout_s: float, d: Delivery) -> Retry | N
         if result.attempts > BEGINS_MAX:
             raise RuntimeError(f"It began {BEGINS_MAX} times, and its worker ended each time.")
         value = tasks.normalize_json(task.call(*args, **result.kwargs))
-        check_size(value, VALUE_BYTES_MAX, "What it returned")
+        _end(backend, result, value, status=Status.SUCCESSFUL)
     except BaseException as e:
         path, text = f"{type(e).__module__}.{type(e).__qualname__}", traceback.format_exception(e)
         trace = "".join(text)[-_TRACEBACK_LENGTH_MAX:].encode(errors="backslashreplace").decode()
         errors = [*result.errors, TaskError(exception_class_path=path, traceback=trace)]
         _end(backend, result, None, status=Status.FAILED, errors=errors)  # here: it logs the error
-    else:
-        _end(backend, result, value, status=Status.SUCCESSFUL)
     return None
 
 
