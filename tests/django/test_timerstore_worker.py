@@ -236,3 +236,23 @@ print(json.dumps(result.id))
 found = note.get_result({id!r})
 assert found.is_finished and found.attempts == 1
 """)
+
+
+@pytest.mark.slow
+def test_a_result_waits_for_room_and_its_task_is_not_run_again(tmp_path: Path) -> None:
+    with Shop(tmp_path) as shop:
+        shop.run("""
+from timerstore.errors import StoreFullError
+full, keep = [], backend.keep
+def refuse(result):
+    if result.is_finished and len(full) < 2:
+        full.append(result.id)
+        raise StoreFullError("no room")
+    keep(result)
+backend.keep = refuse
+result = note.enqueue("a")
+with consumer_of(backend, ["default"], 2, 60):
+    ended(result)
+assert full == [result.id] * 2 and result.attempts == Ran.objects.count() == 1
+assert result.status == "SUCCESSFUL"
+""")
