@@ -99,6 +99,20 @@ def test_bytes_that_are_no_text_are_no_fault(store: TimerStore, show: Shown) -> 
     assert browser.get("/pending?" + "a=1&" * 2_000).status == 403
 
 
+def test_names_of_a_broker_that_are_no_unicode() -> None:
+    odd = "a\udcff\u202e"
+    timer = timerstore.Timer(odd, odd, b"\xff", odd, odd, {odd: odd}, 1, 1, 0)
+    asked = dict.fromkeys(("topic", "key", "start", "end", "text"), odd)
+    told = {"timers": [timer], "asked": asked, "next": None, "count": 1, "now_ms": 1}
+    text = views.render("pending.html", store="s", writes=True, csrf="", **told).decode()
+    assert "/timer?id=a%FF%E2%80%AE" in text and "<td>a\\udcff\\u202e</td>" in text
+    letter = {"id": odd, "died_ms": 1, "topic": odd, "attempts": 1, "error_type": odd}
+    letter |= {"error_text": odd, "key": odd, "body": b"\xff"}
+    told = {"letters": [letter], "group": odd, "next": None, "now_ms": 1}
+    text = views.render("dead.html", store="s", writes=True, csrf="", **told).decode()
+    assert 'name="id" value="a%FF%E2%80%AE"' in text and "\u202e" not in text
+
+
 def walked(browser: Browser, address: str) -> list[str]:
     ids, onward = list[str](), [address]
     while onward:
