@@ -360,7 +360,7 @@ class Reach:
                     who = f"group {group!r}, which is behind in topic {text(topic)!r}"
                     if topic == fmt.DEAD_PREFIX + group.encode("utf-8", "surrogateescape"):
                         who = f"dead letters of group {group!r}"
-            elif queue_id < len(self.engine.levels.offset):
+            else:
                 index = int(self.engine.levels.offset[queue_id])
             index = max(queues.first_kept(row, self.engine.commitlog.start), index)
             end = queues.next_index(row)

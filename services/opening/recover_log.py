@@ -88,8 +88,7 @@ class LogScan:
                 self._index_from = log.durable
         self.damaged = DamagedLog(engine, log.durable if is_ours else None)
         self.broker = None if is_ours and not findings.rebuilt else BrokerCopies()
-        self._rows = scan.LoggedMessages.room(CHUNK_ROWS + 1)
-        self._good = self._rows[:CHUNK_ROWS]  # what is bad stands behind them
+        self._rows = scan.LoggedMessages.room(CHUNK_ROWS)
         self._place = scan.LogPlace(MessageParts(), self._scan_from)
         self._place.sealed_from = sealed_from(checkpoint, crashed)
         self._reached = 0  # how far was read; a batch that is read again may be long
@@ -170,7 +169,7 @@ class LogScan:
         place.stop = min(commitlog.files_end, readable - longest)
         how = scan.ReadAs(engine.store_tag, engine.precision_ms, engine.level_ms, True)
         with commitlog.reading() as table:
-            count = scan.scan_commitlog(table, place, how, self._good)
+            count = scan.scan_commitlog(table, place, how, self._rows)
         self._reached = place.offset
         is_more = place.stopped == scan.STOP_COUNT and self._reached < commitlog.files_end
         if place.stopped == scan.STOP_UNMAPPED and self._reached < commitlog.files_end:
