@@ -338,7 +338,7 @@ def _begin_to_count(this: Recovery) -> None:
 def _make_durable(this: Recovery) -> None:
     """Make durable what recovery kept or made: the next checkpoint counts on it.
 
-    After a kill, what lies behind the last flush is only in the page cache.
+    After a kill, ours or a broker's, what lies behind the last flush is only in the page cache.
     """
     for file, start, stop in _kept_or_made(this):
         file.flush(start, stop)
@@ -351,7 +351,8 @@ def _kept_or_made(this: Recovery) -> Iterator[tuple[SegmentedFile, int, int]]:
     for row, file in enumerate(engine.queues.files):
         first, end = log.queue_ends.get(row, 0), engine.queues.next_index(row)
         yield file, first * fmt.ENTRY_BYTES, end * fmt.ENTRY_BYTES
-    yield engine.timerlog, this.linked_before, engine.timerlog.end
+    units = engine.timerlog
+    yield units, min(this.linked_before, units.flushed_end), units.end
 
 
 # --- the tables

@@ -208,10 +208,10 @@ def test_what_waits_is_counted_as_units_say(tmp_path: Path, at_once: int) -> Non
         assert cleaner.waits_bytes == recount.waits_bytes
     assert copied_count > 100
     store.core.play_now()
-    waits_bytes = cleaner.waits_bytes
+    waits_bytes, topics = cleaner.waits_bytes, store.stats().topics
     store.abandon()
     with open_small(tmp_path / "s", clock) as store:
-        assert store.core.engine.world.done.count
+        assert store.core.engine.world.done.count and store.stats().topics == topics
         cleaner = store.core.upkeep.cleaner
         cleaner.learn()
         assert cleaner.waits_bytes == waits_bytes

@@ -28,6 +28,8 @@ def work(store: TimerStore, clock: ManualClock) -> None:
     store.reschedule(far, delay=timedelta(days=9))
     for delivery in store.consume("a", group="g", timeout=0):
         delivery.nack(timedelta(seconds=30))
+    for delivery in store.consume("b", group="g", timeout=0):
+        delivery.ack_and_put(b"next", topic="a", delay=timedelta(seconds=40))
 
 
 def counted(store: TimerStore) -> dict[str, TopicStats]:

@@ -481,6 +481,29 @@ def test_what_recovery_keeps_is_made_durable(tmp_path: Path) -> None:
 # --- stores that a broker wrote
 
 
+def test_what_a_killed_broker_left_in_memory_is_made_durable(tmp_path: Path) -> None:
+    """Its units behind its last flush are in the page cache alone; they are taken as they are."""
+    path, clock = tmp_path / "store", ManualClock(START_MS, force=True)
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    store.put_many([b"x" * 100] * 60, topic="a", at_ms=START_MS + 10**6)
+    clock.advance(timedelta(seconds=1))
+    end = store.core.engine.timerlog.end
+    store.flush()
+    store.abandon()
+    file = path / "config" / "timercheck"
+    checkpoint = read_checkpoint(file)
+    assert checkpoint is not None
+    checkpoint.timerlog_flushed = CONFIG.timerlog_segment_bytes
+    file.write_bytes(checkpoint.base().tobytes().ljust(4_096, b"\0"))
+    disk = SyncWatch()
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=disk)
+    assert store.core.findings.by_broker and store.core.engine.timerlog.end >= end
+    starts = range(CONFIG.timerlog_segment_bytes, end, CONFIG.timerlog_segment_bytes)
+    used = {path / "timerlog" / f"{start:020d}" for start in starts}
+    assert len(used) > 1 and used <= disk.synced
+    store.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision_ms", "days"),
