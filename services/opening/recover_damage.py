@@ -146,7 +146,7 @@ def check_files(
         if not checkpoint.by_broker:
             timerlog.durable_end = checkpoint.timerlog_flushed
         lost = timerlog.find_lost()
-        if timerlog.start > checkpoint.timerlog_from and not (checkpoint.by_broker or is_live):
+        if timerlog.start > checkpoint.timerlog_from and not is_live:
             offset = checkpoint.timerlog_from
             lost = CorruptStoreError(timerlog.name, offset, "this segment is missing")
     if lost is None and QUEUES not in rebuilt:

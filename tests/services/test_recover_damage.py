@@ -25,8 +25,10 @@ def reopened(path: Path, clock: ManualClock) -> TimerStore:
     return TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
 
 
-@pytest.mark.parametrize("at", [5, 130])
-def test_several_damaged_timers_are_passed_by(at: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("at", "reason"), [(5, "no message begins"), (130, "the checksum does not match")]
+)
+def test_several_damaged_timers_are_passed_by(at: int, reason: str, tmp_path: Path) -> None:
     path, clock = tmp_path / "s", ManualClock(START_MS)
     store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
     ids = list(store.put_many([b"body %d" % i for i in range(9)], topic="t", delay_ms=5_000))
@@ -36,6 +38,8 @@ def test_several_damaged_timers_are_passed_by(at: int, tmp_path: Path) -> None:
         flip(path, "commitlog", int(ids[i][12:24], 16) + at)
     store = reopened(path, clock)
     assert store.count() == 6
+    scanned = store.core.engine.damage.to_list()[:2]  # two stand side by side
+    assert all(each["reason"].startswith(reason) for each in scanned)
     clock.advance(20 * SECOND)
     check_damaged(store, before)
     assert store.count() == 0 and len(store.pull("t", timeout=0)) == 6

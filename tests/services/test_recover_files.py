@@ -68,3 +68,16 @@ def test_a_file_behind_what_was_flushed_may_be_short() -> None:
         for folder in ("commitlog", "timerlog"):
             os.truncate(names(alone.path / folder)[1], 5)
         check_files(alone.engine, checkpoint, [])
+
+
+def test_units_that_lack_at_the_start_are_missed() -> None:
+    """Not while another process, which may be removing them, has the store open."""
+    with Alone(ENQUEUE_GET) as alone:
+        checkpoint = filled(alone)
+        checkpoint.timerlog_from = alone.engine.timerlog.start
+        check_files(alone.engine, checkpoint, [])
+        checkpoint.timerlog_from -= 1
+        check_files(alone.engine, checkpoint, [TIMERS])
+        check_files(alone.engine, checkpoint, [], is_live=True)
+        with pytest.raises(CorruptStoreError, match="timerlog.* missing"):
+            check_files(alone.engine, checkpoint, [])

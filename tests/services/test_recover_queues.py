@@ -1,5 +1,7 @@
 """Where a consume queue ends, what of it is no message's, what is written anew."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
 from timerstore.errors import CorruptStoreError
 from timerstore.services.damage.pass_by import is_sound
 from timerstore.services.opening.recover_queues import (
+    check_entries,
     check_queue_end,
     find_queue_end,
     index_part,
@@ -62,6 +65,18 @@ def test_a_search_that_was_led_astray_is_noticed(spoilt: str) -> None:
             engine.queues.files[0].numbers.remove(1)
         with pytest.raises(CorruptStoreError, match="consumequeue"):
             check_queue_end(engine, 0, durable)
+
+
+@given(st.integers(1, 25), st.data())
+def test_an_entry_is_missed_if_its_message_was_flushed(count: int, data: st.DataObject) -> None:
+    with Alone(ENQUEUE_GET) as alone:
+        placed = [alone.put(timer(alone.tag, "t", START_MS)) for _ in range(count)]
+        flushed = data.draw(st.sampled_from([*(m.offset for m in placed), placed[-1].offset + 1]))
+        gone = data.draw(st.integers(0, count - 1))
+        alone.write_entry(0, gone, naive.Entry(0, 0, 0))
+        missed = pytest.raises(CorruptStoreError, match="consumequeue")
+        with missed if placed[gone].offset < flushed else nullcontext():
+            check_entries(alone.engine, rows_of(placed), np.zeros(count, np.int64), flushed)
 
 
 def test_an_entry_is_sound_where_it_is_its_messages() -> None:

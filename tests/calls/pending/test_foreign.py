@@ -189,6 +189,26 @@ def test_a_brokers_roll_of_a_replacement_is_no_torn_move(tmp_path: Path) -> None
         assert (bodies(store, "t"), store.count()) == ([b"1"], 0)
 
 
+@pytest.mark.parametrize(
+    ("replaced", "topic"), [(KEYS[5], "t"), ("", "t"), (KEYS[0], "other"), (KEYS[0], None)]
+)
+def test_a_replacement_of_nothing_is_no_torn_move(
+    tmp_path: Path, replaced: str, topic: str | None
+) -> None:
+    """Its timer is gone, or it names none: recovery appends no delete."""
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
+    last = broker.timer("t", b"1", START_MS + 20_000, KEYS[1], {"TIMER_REPLACES": replaced})
+    if topic is None:
+        del last.properties["REAL_TOPIC"]
+    else:
+        last.properties["REAL_TOPIC"] = topic
+    broker.write_store(path, [broker.timer("t", b"0", START_MS + 10_000, KEYS[0]), last], 1 << 16)
+    with open_store(path, clock) as store:
+        assert not store.core.findings.repaired_reschedule
+        clock.advance(30 * SECOND)
+        assert b"0" in bodies(store, "t")
+
+
 def test_what_a_store_holds_can_be_named(tmp_path: Path) -> None:
     clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     write(path)
