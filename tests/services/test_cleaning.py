@@ -221,6 +221,21 @@ def test_what_waits_is_counted_as_units_say(tmp_path: Path, at_once: int) -> Non
         assert cleaner.waits_bytes == 0
 
 
+def test_the_first_message_of_a_log_is_not_passed_over(tmp_path: Path) -> None:
+    """It is all that waits in its segment, as units of an earlier life say."""
+    clock = ManualClock(START_MS, force=True)
+    with open_small(tmp_path / "s", clock) as store:
+        put_far(store, 1)
+        store.core.upkeep.cleaner.stopped = True
+        live_on(store, clock, 3)
+    with open_small(tmp_path / "s", clock) as store:
+        live_on(store, clock, 3)
+        clean_all(store)
+        assert store.core.engine.world.cleaning.floor > 0
+        clock.advance(600 * SECOND)
+        assert b"far 0" in drain(store)
+
+
 def test_only_what_is_worth_it(tmp_path: Path) -> None:
     clock = ManualClock(START_MS, force=True)
     config = dataclasses.replace(SMALL, cleaning_slack_bytes=100_000)

@@ -1,5 +1,6 @@
 """Counters after a crash: what was written, with what the log says since."""
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,23 @@ def test_counters_that_are_lost_begin_with_what_is_pending(
             assert after[name].put_count == after[name].pending_count
             assert after[name].upcoming == before[name].upcoming
             assert after[name].fired_count == after[name].lateness.count == 0
+
+
+def test_what_is_lost_in_several_lives_is_counted_in_each(tmp_path: Path) -> None:
+    """Nothing tells of which topic a message was that a scan cannot read; the counts do."""
+    clock, path = ManualClock(), tmp_path / "s"
+    store = TimerStore(path, config=SMALL, clock=clock)
+    ids = [*store.put_many([b"x"] * 9, topic="a", delay_ms=60_000)]
+    store.flush()
+    for lost in range(1, 4):
+        store.abandon()
+        shutil.rmtree(path / "timerlog")
+        flip_bit(path / "commitlog" / f"{0:020d}", int(ids[2 * lost][12:24], 16) + 130)
+        store = TimerStore(path, config=SMALL, clock=clock)
+        found = counted(store)["a"]
+        assert (found.put_count, found.unreadable_count) == (9, lost)
+        store.flush()
+    store.close()
 
 
 def test_what_an_older_version_left_is_counted_as_put(tmp_path: Path) -> None:

@@ -79,5 +79,5 @@ def test_units_that_lack_at_the_start_are_missed() -> None:
         checkpoint.timerlog_from -= 1
         check_files(alone.engine, checkpoint, [TIMERS])
         check_files(alone.engine, checkpoint, [], is_live=True)
-        with pytest.raises(CorruptStoreError, match="timerlog.* missing"):
+        with pytest.raises(CorruptStoreError, match="timerlog"):
             check_files(alone.engine, checkpoint, [])

@@ -119,10 +119,13 @@ def test_zeros_at_a_queues_end_are_not_its_end(
     check(path, made, is_rebuilt=None if before_end > count else True)
 
 
-def test_a_store_without_a_record_of_its_ends_asks_the_log(made: Made, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_store_without_a_record_of_its_ends_asks_the_log(
+    count: int, made: Made, tmp_path: Path
+) -> None:
     path = copy_tree(made[0]["closed"], tmp_path / "s")
     (path / "config" / "topiccounts").unlink()
-    zero(path, "fired", used_entries(path, "fired") - 3, 3)
+    zero(path, "fired", used_entries(path, "fired") - count, count)
     check(path, made, is_rebuilt=True)
 
 

@@ -55,6 +55,20 @@ def test_what_else_keeps_it_comes_second(tmp_path: Path) -> None:
         assert kept_by(looking) == f"{timer}; then by {then}"
 
 
+def test_timers_without_units_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock(START_MS)
+    with open_small(tmp_path / "s", clock) as store:
+        live_on(store, clock, 3)
+        monkeypatch.setattr(store.core.runner, "play", lambda start_ms, stop_ms: None)
+        first = store.core.engine.commitlog.end
+        store.put_many([b"far"] * 60, delay=600 * SECOND)
+        clock.advance(SECOND)
+        reach = store.core.upkeep.cleaner.reach
+        assert first // 4_096 * 4_096 == reach.find(first // 4_096 * 4_096)
+        assert reach.kept_by == f"timers that have no unit yet, from offset {first:,} on"
+        monkeypatch.undo()
+
+
 def test_a_copy_is_named_where_it_is(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     with open_small(tmp_path / "s", clock) as store:
