@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import timerstore
 from tests import naive
 from tests.markdown import ROOT
 from tests.models.ledger import read_ledger, read_messages
@@ -476,6 +477,23 @@ def test_what_recovery_keeps_is_made_durable(tmp_path: Path) -> None:
         used = {folder / f"{start:020d}" for start in range(0, end, length)}
         assert len(used) > 1 and used <= disk.synced
     store.close()
+
+
+def test_a_log_may_end_with_a_full_segment(tmp_path: Path) -> None:
+    """A power cut takes the next one, whose name was not durable, and leaves the blank before."""
+    path, clock = tmp_path / "store", ManualClock(START_MS, force=True)
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    store.flush()
+    store.put_many([b"x" * 100] * 60, topic="a", at_ms=START_MS + 10**6)
+    store.abandon()
+    for file in sorted((path / "commitlog").iterdir())[1:]:
+        file.unlink()
+    count = sum(message.topic == TIMER_TOPIC for message in read_messages(path))
+    with timerstore.open(path, read_only=True, clock=clock) as looking:
+        assert looking.count() == count > 0
+    with TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk()) as store:
+        assert store.core.engine.commitlog.end >= CONFIG.commitlog_segment_bytes
+        assert store.count() == count and store.core.findings.torn_bytes == 0
 
 
 # --- stores that a broker wrote
