@@ -137,7 +137,7 @@ class Whole:
 WHOLE = dict.fromkeys(("limit", "max_count", "threads", "batch_count", "partitions"), 2)
 WHOLE |= {"bucket_ms": 1_000, "delay_level": 1, "delay_ms": 5, "ack_index": 1}
 WHOLE |= {"at_ms": NOW_MS + 60_000, "start_ms": NOW_MS, "end_ms": NOW_MS + 60_000}
-WHOLE |= {"expires_ms": DUE_MS_MAX, "burst": 2}
+WHOLE |= {"expires_ms": DUE_MS_MAX, "burst": 2, "skip": 2}
 WHOLE |= {"pull_count": 8, "max_attempts": 3, "start": NOW_MS}
 WHOLE |= {"split_bytes": 4_096, "roll_window_slots": 9}
 """A good value of each argument that takes a whole number."""

@@ -171,6 +171,30 @@ def test_a_store_that_has_stopped_is_shown(store: TimerStore, show: Shown) -> No
     store.core.engine.failure.error = None
 
 
+def test_who_has_gone_is_not_worked_for(
+    store: TimerStore, show: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty searches that nobody waits for would keep all others waiting."""
+    begun, go_on, asked = threading.Event(), threading.Event(), list[str]()
+
+    def look(self: object, fields: Any) -> dict[str, Any]:
+        asked.append(fields["id"][0])
+        begun.set()
+        assert go_on.wait(60)
+        raise timerstore.UnknownTimerError("none")
+
+    browser = show()
+    monkeypatch.setattr(views.Views, "timer", look)
+    place = urlsplit(browser.url)
+    for id in ("first", *["gone"] * 20):
+        with socket.create_connection((place.hostname, place.port), timeout=30) as wire:
+            wire.sendall(f"GET /timer?id={id} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            assert begun.wait(60)
+    assert browser.get("/style.css").status == 200  # so the loop has seen them go
+    go_on.set()
+    assert browser.get("/timer?id=last").status == 404 and asked == ["first", "last"]
+
+
 # --- the shell
 
 

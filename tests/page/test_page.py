@@ -68,6 +68,30 @@ def test_a_bodys_beginning_is_shown(store: TimerStore, show: Shown) -> None:
     assert len(shown) < 10_000 and "300,000" in shown
 
 
+class Body(bytes):
+    """Counts what is decoded."""
+
+    decoded = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        return Body(super().__getitem__(at))
+
+    def decode(self, *how: Any) -> str:
+        Body.decoded += len(self)
+        return super().decode(*how)
+
+
+def test_a_text_is_looked_for_in_the_beginning_of_a_body() -> None:
+    """Else four million bytes of each are decoded, while no handler runs."""
+    long = Body(b"-" * (listing.SEARCHED_BYTES - 4) + b"near" + b"far" * 1_000_000)
+    timers = [timerstore.Timer("1", "t", long, None, None, {}, due, 0, 0) for due in (1, 2)]
+    asked: Any = {"key": None, "skip": 0, "topic": None, "start_ms": None, "end_ms": None}
+    for text, found in (("near", 2), ("far", 0)):
+        fake: Any = FakeStore(timers)
+        assert len(listing.list_some(fake, text=text, **asked)[0]) == found
+    assert Body.decoded == 4 * listing.SEARCHED_BYTES
+
+
 def test_what_became_of_a_timer(store: TimerStore, show: Shown) -> None:
     browser = show()
     id = store.put(b"x", delay=HOUR, key="k")
@@ -83,7 +107,7 @@ def test_what_became_of_a_timer(store: TimerStore, show: Shown) -> None:
     "address",
     [
         *("/pending?start=yesterdey", "/pending?skip=-1", "/pending?skip=" + "9" * 5_000),
-        *("/dead", "/dead?group=a/b", "/dead?group=g&at=x", "/?at=1e9"),
+        *("/dead", "/dead?group=a/b", "/dead?group=g&at=x", "/?at=1e9", "/pending?topic=none"),
         "/pending?skip=%D9%A3",
     ],
 )
@@ -160,7 +184,7 @@ class FakeStore:
     def __init__(self, timers: list[Any]) -> None:
         self.timers, self.read = timers, 0
 
-    def pending(self, *, start_ms: int | None, **bounds: Any) -> Iterator[Any]:
+    def pending(self, *, start_ms: int | None, end_ms: None) -> Iterator[Any]:
         for each in self.timers:
             if start_ms is None or each.due_ms >= start_ms:
                 self.read += 1
@@ -177,11 +201,13 @@ def test_turning_pages_shows_each_once(
     dues: list[int], rows: int, read_max: int, data: st.DataObject
 ) -> None:
     """The twin: all of them in order, if nothing fires meanwhile."""
-    bodies = [data.draw(st.sampled_from([b"one", b"other"])) for _ in dues]
+    drawn = st.tuples(st.sampled_from([b"one", b"other"]), st.sampled_from("tu"))
     timers = [
-        timerstore.Timer(str(i), "t", body, None, None, {}, due, 0, 0)
-        for i, (due, body) in enumerate(zip(sorted(dues), bodies, strict=True))
+        timerstore.Timer(str(i), its_topic, body, None, None, {}, due, 0, 0)
+        for i, due in enumerate(sorted(dues))
+        for body, its_topic in [data.draw(drawn)]
     ]
+    topic = data.draw(st.sampled_from([None, "t"]))
     text = data.draw(st.sampled_from(["", "OTHER"]))
     shown, start_ms, skip = [], None, 0
     with pytest.MonkeyPatch.context() as patch:
@@ -190,14 +216,15 @@ def test_turning_pages_shows_each_once(
         for _ in range(len(timers) + 1):
             fake: Any = FakeStore(timers)
             some, onward = listing.list_some(
-                fake, text=text, key=None, skip=skip, topic=None, start_ms=start_ms, end_ms=None
+                fake, text=text, key=None, skip=skip, topic=topic, start_ms=start_ms, end_ms=None
             )
             assert len(some) <= rows and fake.read <= skip + read_max + 1
             shown += some
             if onward is None:
                 break
             start_ms, skip = onward
-    assert shown == [each for each in timers if text.lower() in each.body.decode()]
+    fit = [each for each in timers if topic in (None, each.topic)]
+    assert shown == [each for each in fit if text.lower() in each.body.decode()]
 
 
 def test_pages_of_tables(store: TimerStore, show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +249,8 @@ def test_dead_letters_are_put_back_and_dropped(
     browser = show(write=True)
     ids = [each.id for each in store.dead_letters("billing")]
     assert walked(browser, "/dead?group=billing") == ids
+    for skip in range(10):
+        assert [each.id for each in store.dead_letters("billing", skip=skip)] == ids[skip:]
     csrf = browser.get("/dead?group=billing").csrf
     form = {"csrf": csrf, "group": "billing"}
     assert browser.send("/drop", form).status == 400  # nothing was chosen

@@ -198,15 +198,18 @@ class PageServer(Closes):
                 problem = repr(e)
             await asyncio.sleep(wait_s)
 
-    async def _call(self, call: Callable[[], Any]) -> Any:
-        """Make calls of the store, while the loop goes on."""
-        return await anyio.to_thread.run_sync(call, limiter=self._limiter)
+    async def _call(self, call: Callable[[], Any], asked_by: Request | None = None) -> Any:
+        """Make calls of the store, while the loop goes on, if who asks for them is still there."""
+        async with self._limiter:
+            if asked_by is not None and await asked_by.is_disconnected():
+                raise ClientDisconnect
+            return await anyio.to_thread.run_sync(call)
 
     # --- requests
 
     async def _look(self, name: str, request: Request) -> Response:
         view, fields = getattr(self._views, name), read_fields(request.scope["query_string"])
-        shown: Response = await self._call(lambda: self._show(name, **view(fields)))
+        shown: Response = await self._call(lambda: self._show(name, **view(fields)), request)
         return shown
 
     async def _change(self, name: str, request: Request) -> Response:

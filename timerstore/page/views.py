@@ -8,6 +8,7 @@ escape them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlencode
 
@@ -16,20 +17,22 @@ from markupsafe import Markup
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.page.guard import Fields
-from timerstore.page.listing import SKIP_MAX, list_some
+from timerstore.page.listing import BODY_BYTES, SKIP_MAX, list_some
 from timerstore.values.amounts import shown, shown_body, shown_from, shown_time
 from timerstore.values.check_arguments import DUE_MS_MAX
 from timerstore.values.times import parse_delay, parse_instant
 from timerstore.watching.sections import cell_text, fact_text, found_rows, sections
 
 if TYPE_CHECKING:
+    from timerstore.calls.consuming.dead_letters import DeadLetter
     from timerstore.page.history import History
     from timerstore.watching.any_store import AnyStore
 
 ROWS: Final = 50
 """Of each table, and of a group's dead letters."""
-AT_MAX: Final = 10_000
-"""So far they are turned over: a look at letters reads all before."""
+AT_MAX: Final = 1 << 62
+_LETTERS_AT_ONCE: Final = 8
+"""Whose whole bodies are in memory together."""
 _BODY_CHARACTERS: Final = 4_096
 LOOKS: Final = ("overview", "pending", "timer", "dead", "curves")
 CHANGES: Final = ("retry", "drop", "pause", "resume")
@@ -56,19 +59,15 @@ class Views:
         if _one(fields, "due"):  # where the page before this one has ended
             start_ms = _number(fields, "due", DUE_MS_MAX)
         topic, skip = asked["topic"] or None, _number(fields, "skip", SKIP_MAX)
-        timers, rest = list_some(
-            self._store,
-            text=asked["text"],
-            key=asked["key"] or None,
-            skip=skip,
-            topic=topic,
-            start_ms=start_ms,
-            end_ms=end_ms,
-        )
+        count, now_ms = self._store.count(topic), self._store.health().now_ms
+        if topic and not count and topic not in {each.topic for each in self._store.stats().topics}:
+            raise InvalidArgumentError(f"No topic {topic!r} is known. Its name may be misspelt.")
+        bounds: Any = {"start_ms": start_ms, "end_ms": end_ms, "topic": topic, "skip": skip}
+        bounds |= {"text": asked["text"], "key": asked["key"] or None}
+        timers, rest = list_some(self._store, **bounds) if count else ([], None)
         onward = None
         if rest is not None:
             onward = link("/pending", **asked, due=rest[0], skip=rest[1])
-        count, now_ms = self._store.count(topic), self._store.health().now_ms
         return {"asked": asked, "timers": timers, "next": onward, "count": count, "now_ms": now_ms}
 
     def timer(self, fields: Fields) -> dict[str, Any]:
@@ -81,8 +80,11 @@ class Views:
     def dead(self, fields: Fields) -> dict[str, Any]:
         """List the dead letters of a group."""
         group, at = _one(fields, "group"), _number(fields, "at", AT_MAX)
-        letters = self._store.dead_letters(group, at + ROWS + 1)[at:]
-        more = at + ROWS if len(letters) > ROWS and at + ROWS <= AT_MAX else None
+        letters: list[DeadLetter] = []
+        for skip in range(at, at + ROWS + 1, _LETTERS_AT_ONCE):
+            some = self._store.dead_letters(group, _LETTERS_AT_ONCE, skip=skip)
+            letters += [replace(each, body=each.body[:BODY_BYTES]) for each in some]
+        more = at + ROWS if len(letters) > ROWS else None
         now_ms = self._store.health().now_ms
         return {"group": group, "letters": letters[:ROWS], "next": more, "now_ms": now_ms}
 

@@ -477,16 +477,19 @@ class AnyStore(Protocol):
         """
         return self._calls.pull(topic, group, max_count, timeout)
 
-    def dead_letters(self, group: str, limit: int | None = LISTED_MAX) -> list[DeadLetter]:
+    def dead_letters(
+        self, group: str, limit: int | None = LISTED_MAX, *, skip: int = 0
+    ) -> list[DeadLetter]:
         """Return the dead letters of a group, the oldest first: messages that it gave up.
 
-        Nothing is consumed. `limit`: how many at most; None: all. O(letters). A letter that cannot
-        be read is left out, and the log names it.
+        Nothing is consumed. `limit`: how many at most; None: all. `skip`: so many before them are
+        not read. O(letters that are read). One that cannot be read is left out, and the log names
+        it.
 
         >>> store.dead_letters("mailer")
         []
         """
-        return self._calls.dead_letters(group, limit)
+        return self._calls.dead_letters(group, limit, skip)
 
     def retry_dead_letters(
         self, group: str, limit: int | None = None, *, ids: Collection[str] | None = None

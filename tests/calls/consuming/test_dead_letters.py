@@ -81,6 +81,9 @@ def test_listing_consumes_nothing(ward: Ward) -> None:
     assert ward.letters() == ward.letters() == [b"1", b"2", b"3"]
     assert [each.body for each in ward.store.dead_letters("g", 2)] == [b"1", b"2"]
     assert ward.store.dead_letters("g", 0) == []
+    for skip in range(5):
+        found = ward.store.dead_letters("g", 2, skip=skip)
+        assert [each.body for each in found] == [b"1", b"2", b"3"][skip : skip + 2]
     assert ward.consumer.retry_dead_letters(1) == 1
     assert ward.letters() == [b"2", b"3"] and ward.counted() == 2
     ward.store.close()
@@ -96,6 +99,7 @@ def test_single_ones_are_put_back_for_good(ward: Ward, crash: bool) -> None:
     ward.got.clear()
     assert ward.store.retry_dead_letters("g", ids=[ids[3], ids[1], "0" * 32]) == 2
     assert ward.letters() == [b"0", b"2", b"4"] and ward.counted() == 3
+    assert [each.body for each in ward.store.dead_letters("g", skip=1)] == [b"2", b"4"]
     assert ward.store.retry_dead_letters("g", ids=[ids[1]]) == 0
     ward.reopen(crash=crash)
     assert ward.counted() == 3

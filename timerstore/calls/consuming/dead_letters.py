@@ -70,13 +70,14 @@ class DeadLetter:
 
 @inside
 def list_dead_letters(
-    consuming: Consuming, group: str, limit: int | None = LISTED_MAX
+    consuming: Consuming, group: str, limit: int | None = LISTED_MAX, skip: int = 0
 ) -> list[DeadLetter]:
     """Return a group's dead letters, the oldest first; see `TimerStore.dead_letters`."""
     check_group(group)
     left = sys.maxsize if limit is None else check_int(limit, "limit", 0, sys.maxsize)
+    skip = check_int(skip, "skip", 0, sys.maxsize)
     consuming.core.check_open()
-    return [_shown(message) for _, _, message in islice(_waiting(consuming, group), left)]
+    return [_shown(message) for _, _, message in islice(_waiting(consuming, group, skip), left)]
 
 
 def retry_dead_letters(
@@ -192,14 +193,21 @@ def _make_durable(consuming: Consuming) -> None:
     consuming.core.flusher.sync_log()
 
 
-def _waiting(consuming: Consuming, group: str) -> Iterator[tuple[int, int, Message]]:
-    """Yield the dead letters that are not done, with row and index; what is damaged is reported."""
+def _waiting(consuming: Consuming, group: str, skip: int = 0) -> Iterator[tuple[int, int, Message]]:
+    """Yield the dead letters that are not done, with row and index; what is damaged is reported.
+
+    The first `skip` are not read, so that a damaged one counts as well.
+    """
     core, topic = consuming.core, dead_topic(group)
     for row in core.engine.queues.rows(topic.encode()):
         index, done = consuming.not_done(topic, group, row)
+        if skip:  # else who reads looks where it is
+            index = max(index, core.engine.queues.first_kept(row, core.engine.commitlog.start))
         end = core.engine.queues.next_index(row)
         for start, stop in gaps(index, end, done):
-            for at, message in read_queued(core, row, start, stop):
+            skipped = min(skip, stop - start)
+            skip -= skipped
+            for at, message in read_queued(core, row, start + skipped, stop):
                 yield row, at, message
 
 
