@@ -63,6 +63,14 @@ other = task(type(note.func)(note.func.__code__, {}, "hidden"))
 assert "is no task that this program knows" in raised(lambda: other.enqueue("x"))
 assert backend.store.count("django-task-default") == 1
 note.enqueue("x" * ((1 << 20) - 1000))
+result = note.enqueue({1: ("a",), None: "b"})
+assert result.args == [{"1": ["a"], "null": "b"}] and note.get_result(result.id) == result
+
+import shutil
+path = backend.settings[0]
+shutil.rmtree(path)
+result = note.enqueue("into another one")
+assert path.exists() and note.get_result(result.id) == result
 """)
 
 
@@ -88,6 +96,14 @@ assert "Pass a Config" in said(path="/a", config={})
 assert "QUEUES is empty" in said([], path="/a")
 assert "' ' is not allowed" in said(["a b"], path="/a")
 assert list(backend.check()) == []
+assert "keep_results is 9" in said(path="/a", keep_results=timedelta.max)
+assert "Use ['mail']" in said("mail", path="/a")
+assert "A queue is None" in said([None], path="/a")
+assert "TASKS['default'] has it too" in TimerStoreBackend(
+    "other", {"OPTIONS": {"path": str(backend.settings[0]) + "/../timers"}}
+).check().__next__().msg
+[error] = TimerStoreBackend("default", {"OPTIONS": None}).check()
+assert "OPTIONS is None" in error.msg
 """)
         for options, words in (('{"path": null}', "OPTIONS has no path"), ("{}", "no issues")):
             arguments = Shop(tmp_path, SHOP_OPTIONS=options)
@@ -95,7 +111,7 @@ assert list(backend.check()) == []
             assert words in shop.log.read_text()
         for given, words in (
             (("--queue", "fax"), "QUEUES has no fax. It has default, mail."),
-            (("--backend", "fax"), "fax"),
+            (("--backend", "fax"), "CommandError: TASKS has no fax."),
             (("--threads", "0"), "threads is 0"),
         ):
             assert shop.worker(*given).wait(60)
@@ -147,6 +163,25 @@ for body in (b" ", b"{}", b"[]", b"null", b"[" * 100_000, b"\\xff"):
 
 
 @pytest.mark.slow
+def test_what_was_enqueued_is_not_refused_later(tmp_path: Path) -> None:
+    with Shop(tmp_path, SHOP_USE_TZ="0") as shop:
+        id = shop.run("""
+at = datetime.now() + timedelta(seconds=1)
+print(json.dumps(later.using(run_after=at).enqueue("a").id))
+""")
+        shop.run(
+            f"""
+object.__setattr__(later, "priority", 5)  # as if `using` had changed it, with another backend
+with consumer_of(backend, ["mail"], 2, 60):
+    backend.queues.remove("mail")
+    [found] = ended(backend.get_result({id!r}))
+assert found.return_value == ["a"] and found.task.priority == 0, found
+""",
+            SHOP_USE_TZ="1",
+        )
+
+
+@pytest.mark.slow
 def test_times_without_a_zone_are_in_that_of_the_settings(tmp_path: Path) -> None:
     with Shop(tmp_path, SHOP_USE_TZ="0") as shop:
         shop.run("""
@@ -169,3 +204,4 @@ def test_without_django_the_error_says_what_to_install() -> None:
     done = ended("-c", code + "import timerstore.django")
     assert done.returncode
     assert "pip install 'timerstore[django]'" in done.stderr
+    assert "pip install django-tasks" in done.stderr

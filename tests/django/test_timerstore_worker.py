@@ -1,11 +1,14 @@
 """Workers; each test has processes of a real project on SQLite."""
 
+import ast
+import re
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.rigs.django_shops import Shop, end, stop
+from tests.rigs.program import FILES
 from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -22,8 +25,8 @@ assert good.attempts == 1 and good.finished_at >= good.started_at >= good.enqueu
 assert good.last_attempted_at == good.started_at and not good.errors
 assert told.return_value["attempt"] == 1 and told.return_value["id"] == told.id
 assert Ran.objects.get().what == "a"
-kinds = "raise exit bytes object large nan surrogate unprintable".split()
-said = "ValueError SystemExit ValueError TypeError InvalidArgument InvalidArgument Invalid Odd"
+kinds = "raise exit bytes object large nan surrogate unprintable mute".split()
+said = "ValueError SystemExit ValueError TypeError InvalidArgument InvalidArgument Invalid Odd Mute"
 for failed, kind in zip(ended(*map(fail.enqueue, kinds)), said.split()):
     assert failed.status == "FAILED" and failed.attempts == 1, failed
     [error] = failed.errors
@@ -239,20 +242,94 @@ assert found.is_finished and found.attempts == 1
 
 
 @pytest.mark.slow
-def test_a_result_waits_for_room_and_its_task_is_not_run_again(tmp_path: Path) -> None:
+def test_a_result_waits_for_the_store_and_its_task_is_not_run_again(tmp_path: Path) -> None:
     with Shop(tmp_path) as shop:
         shop.run("""
-from timerstore.errors import StoreFullError
-full, keep = [], backend.keep
-def refuse(result):
-    if result.is_finished and len(full) < 2:
-        full.append(result.id)
-        raise StoreFullError("no room")
-    keep(result)
+from timerstore.errors import *
+errors, keep = [StoreFullError, PausedError, StoreClosedError, FlushFailedError], backend.keep
+def refuse(result, *more):
+    if result.is_finished and errors:
+        raise errors.pop(0)("not now")
+    keep(result, *more)
+def leave(**_):
+    raise SystemExit(1)
 backend.keep = refuse
+djangotasks.signals.task_finished.connect(leave)
 result = note.enqueue("a")
 with consumer_of(backend, ["default"], 2, 60):
     ended(result)
-assert full == [result.id] * 2 and result.attempts == Ran.objects.count() == 1
-assert result.status == "SUCCESSFUL"
+    time.sleep(2)
+assert not errors
+result.refresh()
+assert result.status == "SUCCESSFUL" and result.attempts == Ran.objects.count() == 1
 """)
+
+
+@pytest.mark.slow
+def test_what_its_own_worker_has_broken_off_runs_again_at_once(tmp_path: Path) -> None:
+    with Shop(tmp_path) as shop:
+        shop.run("""
+errors, keep = [MemoryError, KeyError], backend.keep
+def break_off(result, *more):
+    if result.is_finished == (len(errors) == 2) and errors:
+        raise errors.pop(0)
+    keep(result, *more)
+backend.keep = break_off
+result = tell.enqueue()
+with consumer_of(backend, ["default"], 2, 3600):
+    ended(result)
+assert not errors and result.status == "SUCCESSFUL" and result.attempts == 2
+""")
+
+
+@pytest.mark.slow
+def test_a_task_may_change_what_it_is_given(tmp_path: Path) -> None:
+    with Shop(tmp_path) as shop:
+        shop.run("""
+with consumer_of(backend, ["default"], 2, 60):
+    good, bad = ended(change.enqueue([1, [2]]), change.enqueue([1], how="so"))
+assert good.return_value == 3 and (good.args, good.kwargs) == ([[1, [2]]], {})
+assert bad.status == "FAILED" and (bad.args, bad.kwargs) == ([[1]], {"how": "so"})
+for each in (good, bad):
+    found = change.get_result(each.id)
+    assert (found.args, found.kwargs, found.attempts) == (each.args, each.kwargs, 1)
+    assert len(found.worker_ids) == 1
+""")
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_too_late_changes_no_result(tmp_path: Path) -> None:
+    with Shop(tmp_path) as shop:
+        shop.run("""
+said = []
+def take(task_result, **_):
+    said.append(task_result.return_value)
+djangotasks.signals.task_finished.connect(take)
+with consumer_of(backend, ["default"], 2, 1):
+    [result] = ended(slow_at_first.enqueue())
+assert result.return_value == result.attempts == 2  # the block waits for the first run
+assert slow_at_first.get_result(result.id) == result and said == [2]
+""")
+
+
+@pytest.mark.slow
+def test_a_result_is_there_for_as_long_as_its_task_runs(tmp_path: Path) -> None:
+    with Shop(tmp_path, SHOP_OPTIONS='{"keep_results": 0.5}') as shop:
+        shop.run("""
+result = note.enqueue("a", seconds=3)
+time.sleep(1)
+result.refresh()
+with consumer_of(backend, ["default"], 2, 60):
+    while not Ran.objects.count():
+        assert backend.get_result(result.id).status in ("READY", "RUNNING", "SUCCESSFUL")
+        time.sleep(0.01)
+""")
+
+
+def test_what_cannot_be_run_comes_again_for_a_day_and_a_half() -> None:
+    text = (FILES / "timerstore/django/management/commands/timerstore_worker.py").read_text()
+    [waits] = re.findall(r"WAITS_S: Final = (\(.*\))", text)
+    [count] = re.findall(r"COMES_MAX: Final = (\d+)", text)
+    waits_s = list(ast.literal_eval(waits))
+    waits_s += waits_s[-1:] * (int(count) - len(waits_s))
+    assert 35.5 < sum(waits_s) / 3600 < 36.5

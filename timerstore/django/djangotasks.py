@@ -18,8 +18,8 @@ except ModuleNotFoundError:
         from django_tasks.utils import normalize_json
     except ModuleNotFoundError as e:
         raise ImportError(
-            "timerstore.django needs Django 6, or an older Django with the package django-tasks. "
-            "Run: pip install 'timerstore[django]'"
+            "timerstore.django needs Django 6, or Django 5.2 with the package django-tasks. "
+            "Run: pip install 'timerstore[django]'; with Django 5.2: pip install django-tasks"
         ) from e
 
 Task, TaskContext, TaskError = base.Task, base.TaskContext, base.TaskError

@@ -9,39 +9,43 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import fields
 from datetime import datetime
 from typing import Any, Final
 
-from django.utils.module_loading import autodiscover_modules
-
+from timerstore.django import djangotasks as tasks
 from timerstore.django.djangotasks import InvalidTask, Status, Task, TaskError, TaskResult
+from timerstore.errors import InvalidArgumentError
+from timerstore.timelog.bytes.format import MESSAGE_BYTES_MAX
 from timerstore.values.puts import json_body
 
+_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 4_096
+"""A message has a key as well."""
 _TIMES: Final = ("enqueued_at", "started_at", "finished_at", "last_attempted_at")
 
 
 def task_named(name: str) -> Task:
-    """Return the task of a module that the program has imported, or raise InvalidTask.
-
-    If it is not there, the modules named tasks of all apps are imported first.
-    """
-    module, _, own = name.rpartition(".")
-    for look in range(2):
-        found = getattr(sys.modules.get(module), "__dict__", {}).get(own)
-        if isinstance(found, Task) and found.module_path == name:
-            return found
-        if not look:
-            autodiscover_modules("tasks")
+    """Return the task of a module that the program has imported, or raise InvalidTask."""
+    module_name, _, task_name = name.rpartition(".")
+    module = sys.modules.get(module_name)
+    found = None if module is None else vars(module).get(task_name)
+    if isinstance(found, Task) and found.module_path == name:
+        return found
     raise InvalidTask(
         f"{name} is no task that this program knows. Let a task have its function's name, and keep "
         "that for as long as tasks of it wait; have a tasks.py of an app import its module."
     )
 
 
-def encoded(result: TaskResult) -> bytes:
-    """Return a result as JSON; raise InvalidArgumentError for a value that is none."""
+def as_kept(value: object) -> Any:
+    """Return a value as it is once it was kept: a key is a text. Raises TypeError, ValueError."""
+    return json.loads(json_body(tasks.normalize_json(value)))
+
+
+def encoded(result: TaskResult, bytes_max: int = _BYTES_MAX) -> bytes:
+    """Return a result as JSON; raise InvalidArgumentError for a value that is none, or too long."""
     task = result.task
-    return json_body(
+    body = json_body(
         {
             "task": task.module_path,
             "queue": task.queue_name,
@@ -55,6 +59,12 @@ def encoded(result: TaskResult) -> bytes:
             **{name: at and at.isoformat() for name in _TIMES for at in [getattr(result, name)]},
         }
     )
+    if len(body) > bytes_max:
+        raise InvalidArgumentError(
+            f"With its arguments and what it returned, the task takes {len(body)} bytes as JSON. "
+            f"Use {bytes_max} at most: keep what is large elsewhere, and pass where."
+        )
+    return body
 
 
 def decoded(backend: str, id: str, body: bytes) -> TaskResult:
@@ -76,7 +86,11 @@ def decoded(backend: str, id: str, body: bytes) -> TaskResult:
         value = told["value"]
     except (ValueError, TypeError, KeyError, RecursionError) as e:
         raise ValueError(f"The message with the key {id!r} is no task: {e!r}") from e
-    task = task_named(name).using(queue_name=queue, backend=backend, run_after=run_after)
+    declared = task_named(name)
+    own = {"queue_name": queue, "backend": backend, "run_after": run_after, "priority": 0}
+    task = object.__new__(type(declared))
+    for each in fields(declared):  # `using` would refuse what has been enqueued already
+        object.__setattr__(task, each.name, own.get(each.name, getattr(declared, each.name)))
     return returning(TaskResult(task=task, id=id, backend=backend, **known), value)
 
 

@@ -32,8 +32,34 @@ def tell(context: Any, *, wait: str = "") -> dict[str, Any]:
     return {"attempt": context.attempt, "id": context.task_result.id, "pid": os.getpid()}
 
 
+@task(takes_context=True)
+def change(context: Any, rows: list[Any], how: str = "") -> int:
+    """Change all that it is given."""
+    for each in (rows, context.task_result.args, context.task_result.worker_ids):
+        each.append(object())
+    context.task_result.kwargs["how"] = object()
+    if how:
+        raise ValueError(how)
+    return len(rows)
+
+
+@task(takes_context=True)
+def slow_at_first(context: Any) -> int:
+    """Take 4 s the first time."""
+    time.sleep(4 if context.attempt == 1 else 0)
+    return int(context.attempt)
+
+
 class Odd(BaseException):
     """An error that is no Exception."""
+
+
+class Mute(Odd):
+    """An error that ends whoever asks what it says."""
+
+    @property
+    def __notes__(self) -> Any:
+        raise SystemExit(2)
 
 
 @task
@@ -43,6 +69,8 @@ def fail(how: str) -> Any:
         raise ValueError("no such user")
     if how == "exit":
         raise SystemExit(3)
+    if how == "mute":
+        raise Mute
     if how == "kill":
         os.kill(os.getpid(), 9)
     if how == "unprintable":
@@ -55,5 +83,6 @@ no_task = len
 
 if gone := os.environ.get("SHOP_WITHOUT"):
     del globals()[gone]
+timerstore_worker.WAITS_S = (1,)
 if attempts := os.environ.get("SHOP_ATTEMPTS"):
     timerstore_worker.BEGINS_MAX = int(attempts)
