@@ -98,7 +98,7 @@ def test_who_says_nothing_holds_nothing(
     assert len(os.listdir("/proc/self/fd")) <= before + 40 + 12
     store.put(b"x", delay=HOUR)
     assert store.health().ok
-    monkeypatch.setattr(server, "LIFE_S", 0.1)
+    monkeypatch.setattr(server, "ASK_S", 0.1)
     for each in silent:
         each.close()
     wait_until(lambda: _asked(browser) == 200)
@@ -200,6 +200,9 @@ def test_who_has_gone_is_not_worked_for(
 
 def test_the_command(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("0123456789abcdef\n")
+    (tmp_path / "token").chmod(0o600)
+    (tmp_path / "shared").write_text("0123456789abcdef\n")
+    (tmp_path / "shared").chmod(0o640)
     run = "from timerstore.cli import main; main()"
     command = [sys.executable, "-P", "-c", run, "serve", str(tmp_path / "s")]
     how = [
@@ -222,9 +225,17 @@ def test_the_command(tmp_path: Path) -> None:
         assert "Pause" in browser.get("/").text
         serving.send_signal(signal.SIGTERM)
         assert serving.wait(60) == 0, serving.stderr.read()
-    for wrong in (["--write"], ["--page", "nine"], ["--page", "0", "--token-file", "nowhere"]):
+    command[-1] = str(tmp_path / "none")
+    for wrong, told in (
+        (["--write"], "Pass --page"),
+        (["--page", "nine"], "no port 'nine'"),
+        (["--page", "0", "--token-file", "nowhere"], "No such file"),
+        (["--page", "0", "--token-file", str(tmp_path / "shared")], "chmod 600"),
+        (["--page", "0", "--page-host", "a.example"], "--token-file"),
+    ):
         done = subprocess.run([*command, *wrong], **pipes, timeout=60)
-        assert done.returncode == 2 and "Pass" in done.stderr
+        assert done.returncode == 2 and told in " ".join(done.stderr.split()), done.stderr
+    assert not (tmp_path / "none").exists()
 
 
 def test_who_does_not_ask_for_it_does_not_load_it() -> None:
@@ -235,6 +246,8 @@ def test_who_does_not_ask_for_it_does_not_load_it() -> None:
     python("-c", program, timeout_s=100)
     without = "import sys; sys.modules['starlette'] = None; import timerstore.page"
     assert "pip install 'timerstore[page]'" in ended("-c", without, timeout_s=100).stderr
+    broken = "import sys; sys.modules['starlette.routing'] = 1; import timerstore.page"
+    assert "pip install" not in ended("-c", broken, timeout_s=100).stderr
 
 
 def test_without_what_draws_curves(

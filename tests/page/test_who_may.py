@@ -1,8 +1,10 @@
 """Who may look at the page, and who may change the store through it."""
 
 import asyncio
+import re
 import threading
 from datetime import timedelta
+from html import unescape
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -108,8 +110,11 @@ def test_a_token_is_asked_for_once(
     assert browser.send("/login", right, Origin="http://evil.example").status == 403
     answer = browser.send("/login", right)
     cookie = answer.headers["set-cookie"]
-    assert answer.status == 303 and "HttpOnly" in cookie and "SameSite=strict" in cookie
+    assert answer.status == 303 and "HttpOnly" in cookie and "SameSite=lax" in cookie
     assert "0123456789abcdef" not in cookie
+    assert "Max-Age=43200" in cookie and f"_{browser.url.split(':')[2][:-1]}_" in cookie
+    again = Browser(browser.url).send("/login", right).headers["set-cookie"]
+    assert again.partition(";")[0] != cookie.partition(";")[0]
     assert "a secret" in browser.get("/pending").text
     assert (
         browser.get("/pending", Cookie=cookie.partition("=")[0] + "=0123456789abcdef").status == 403
@@ -118,6 +123,28 @@ def test_a_token_is_asked_for_once(
     other = PageServer(store, "127.0.0.1:0", token="0123456789abcdef")
     stranger = Browser(other.url, dict(browser.headers))
     assert stranger.get("/").status == 403
+
+
+def test_a_session_ends(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "SESSIONS_MAX", 2)
+    url, right = show(token="x" * 16).url, {"token": "x" * 16}
+    browsers = [Browser(url), Browser(url), Browser(url)]
+    assert [each.send("/login", right).status for each in browsers] == [303] * 3
+    assert [each.get("/").status for each in browsers] == [403, 200, 200]
+    monkeypatch.setattr(guard, "SESSION_S", -1)
+    assert browsers[0].send("/login", right).status == 303 and browsers[0].get("/").status == 403
+
+
+def test_a_login_leads_to_what_was_asked_for(show: Shown) -> None:
+    browser, right = show(token="x" * 16), {"token": "x" * 16}
+    asked = "/pending?key=a%22%3Eb&text=%5Cx"
+    site = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}
+    onward = re.findall(r'name="onward" value="([^"]*)"', browser.get(asked, **site).text)
+    assert [unescape(each) for each in onward] == [asked]
+    others = ("//evil.example", "http://evil.example/", "/\\evil.example", "/a b", "evil", "")
+    for given, leads_to in ((asked, asked), *((each, "/") for each in others)):
+        answer = browser.send("/login", right | {"onward": given})
+        assert (answer.status, answer.headers["location"]) == (303, leads_to)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +18,7 @@ from timerstore.cli.output import told_to_end
 from timerstore.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from timerstore.page import PageServer
     from timerstore.store.store import TimerStore
 
 
@@ -64,31 +67,29 @@ def serve(
 
     Example: timerstore serve timers/
     """
-    with (
-        answering(as_json=as_json) as out,
-        told_to_end() as came,
-        open_to_change(path, config, create=True) as store,
-    ):
-        from timerstore.share.server import serve as let_others_use
-
-        if metrics is not None:
-            _show_metrics(store, metrics)
-        url = None
+    with answering(as_json=as_json) as out, told_to_end() as came:
+        show = None
         if page is not None:
-            url = _show_page(store, page, token_file, write=write, hosts=page_host or ())
+            show = _page_at(page, token_file, page_host or [], write=write)
         elif write or token_file or page_host:
             raise InvalidArgumentError(
                 "--write, --token-file and --page-host are of the page. Pass --page too."
             )
-        with let_others_use(store) as server:
-            told = {"path": str(path), "state": "serving", "pid": os.getpid(), "page": url}
-            shown = f", page {url}" if url else ""
-            out.tell(told, f"{path}: serving, pid {os.getpid()}{shown}")
-            out.flush()
-            _tell_systemd("READY=1")
-            while not came.wait(_LOOK_S) and store.core.engine.failure.error is None:
-                _tell_systemd(f"STATUS={server.client_count} clients")
-            _tell_systemd("STOPPING=1")
+        with open_to_change(path, config, create=True) as store:
+            from timerstore.share.server import serve as let_others_use
+
+            if metrics is not None:
+                _show_metrics(store, metrics)
+            url = None if show is None else show(store).url
+            with let_others_use(store) as server:
+                told = {"path": str(path), "state": "serving", "pid": os.getpid(), "page": url}
+                shown = f", page {url}" if url else ""
+                out.tell(told, f"{path}: serving, pid {os.getpid()}{shown}")
+                out.flush()
+                _tell_systemd("READY=1")
+                while not came.wait(_LOOK_S) and store.core.engine.failure.error is None:
+                    _tell_systemd(f"STATUS={server.client_count} clients")
+                _tell_systemd("STOPPING=1")
 
 
 @app.command(rich_help_panel=OPERATE)
@@ -140,18 +141,29 @@ def _show_metrics(store: TimerStore, where: str) -> None:
     register(store, name=store.path.name)
 
 
-def _show_page(store: TimerStore, where: str, token_file: Path | None, **how: Any) -> str:
+def _page_at(
+    where: str, token_file: Path | None, hosts: list[str], *, write: bool
+) -> Callable[[TimerStore], PageServer]:
+    """Return what shows a store; what is wrong with it is told before there is a store."""
     try:
-        from timerstore.page import PageServer
+        from timerstore.page.server import PageServer, check_place
 
-        token = None if token_file is None else token_file.read_text().strip()
-    except ImportError as e:
-        raise InvalidArgumentError(
-            "--page needs the extra page. Run: pip install 'timerstore[page]'"
-        ) from e
+        token = None if token_file is None else _read_token(token_file)
+    except ModuleNotFoundError as e:
+        raise InvalidArgumentError(f"--page: {e}") from e
     except (OSError, ValueError) as e:
-        raise InvalidArgumentError(f"--token-file: {e}. Pass a file that can be read.") from e
-    return PageServer(store, where, token=token, **how).url
+        raise InvalidArgumentError(
+            f"--token-file: {e}. Pass a file that you alone can read."
+        ) from e
+    check_place(where, token, hosts)
+    return partial(PageServer, where=where, write=write, token=token, hosts=hosts)
+
+
+def _read_token(file: Path) -> str:
+    mode = file.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise ValueError(f"others may use {file}, of mode {mode:04o}: run chmod 600 {file}")
+    return file.read_text().strip()
 
 
 def _tell_systemd(text: str) -> None:

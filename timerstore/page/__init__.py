@@ -14,6 +14,7 @@ try:
 except ModuleNotFoundError as e:
     if (e.name or "").startswith("timerstore"):
         raise
-    raise ImportError("The page needs the extra page: pip install 'timerstore[page]'") from e
+    told = f"The page needs {e.name}, of the extra page: pip install 'timerstore[page]'"
+    raise ModuleNotFoundError(told, name=e.name) from e
 
 __all__ = ["PageServer"]

@@ -34,7 +34,7 @@ from timerstore.errors import (
     TimerStoreError,
     UnknownTimerError,
 )
-from timerstore.page.guard import HEADERS, Guard, RefusedError, read_fields
+from timerstore.page.guard import HEADERS, Guard, RefusedError, check_token, read_fields
 from timerstore.page.history import EVERY_S, History
 from timerstore.page.views import CHANGES, LOOKS, Views, render
 from timerstore.services.world.background import BackgroundThread, Failure
@@ -47,6 +47,8 @@ _quiet = logging.getLogger("timerstore.page")
 _quiet.setLevel(logging.ERROR)  # else whoever sends what is no HTTP fills the program's log
 
 CONNECTIONS_MAX: Final = 64
+ASK_S: Final = 10.0
+"""By then a connection has asked for something, else it ends."""
 LIFE_S: Final = 60.0
 """Of a connection, whatever it does."""
 _CLOSE_S: Final = 5.0
@@ -63,9 +65,15 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.logger = _quiet
         super().connection_made(transport)
-        self._end = self.loop.call_later(LIFE_S, transport.abort)
+        self._end = self.loop.call_later(ASK_S, self._let_work)
         if len(self.connections) > CONNECTIONS_MAX:
             transport.abort()
+
+    def _let_work(self) -> None:
+        self._end = self.loop.call_later(LIFE_S - ASK_S, self.transport.abort)
+        request: Any = self.cycle  # of no type that says that there is none at first
+        if request is None:
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end.cancel()
@@ -109,7 +117,7 @@ class PageServer(Closes):
         self._socket = _listen(where)
         try:
             port = self._socket.getsockname()[1]
-            self._guard = Guard(token, write=write, port=port)
+            self._guard = Guard(token, write=write, port=port, path=store.path)
             names = _names(self._socket, where, hosts, has_token=token is not None)
             self.url = f"http://{names[0]}:{port}/"
             """Where the page is."""
@@ -162,6 +170,7 @@ class PageServer(Closes):
             middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)],
             lifespan=self._looking_again,
         )
+        app.router.redirect_slashes = False
         return uvicorn.Config(
             app,
             http=_Connection,
@@ -222,7 +231,10 @@ class PageServer(Closes):
         async def answer_or_tell(request: Request) -> Response:
             try:
                 may_look = to_all or self._guard.lets_in(request)
-                return await answer(request) if may_look else self._show("login", 403)
+                if may_look:
+                    return await answer(request)
+                asked = f"{request.url.path}?{request.url.query}".rstrip("?")
+                return self._show("login", 403, onward=asked if request.method == "GET" else "/")
             except (TimerStoreError, ClientDisconnect) as e:
                 status = next((_STATUS[kind] for kind in _STATUS if isinstance(e, kind)), 409)
                 return self._show("error", status, error=e)
@@ -243,13 +255,20 @@ async def _style(request: Request) -> Response:
     return Response(render("style.css"), media_type="text/css")
 
 
+def check_place(where: str, token: str | None, hosts: Collection[str]) -> None:
+    """Raise InvalidArgumentError if no store can be shown so."""
+    check_token(token)
+    with _listen(where) as listening:
+        _names(listening, where, hosts, has_token=token is not None)
+
+
 def _listen(where: str) -> socket.socket:
     host, _, port = where.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        if not 0 <= int(port) < 1 << 16:
-            raise ValueError(f"there is no port {port}")
+        if not (port.isdecimal() and int(port) < 1 << 16):
+            raise ValueError(f"there is no port {port!r}")
         return socket.create_server((host, int(port)), family=family, backlog=CONNECTIONS_MAX)
     except (ValueError, OSError) as e:
         raise InvalidArgumentError(
@@ -264,8 +283,8 @@ def _names(
     address = ipaddress.ip_address(listening.getsockname()[0].partition("%")[0])
     if not (has_token or (address.is_loopback and not hosts)):
         raise InvalidArgumentError(
-            f"Other machines can reach the page at {where}. Pass a token, or use 127.0.0.1 without "
-            "other names."
+            f"The page at {where} can be reached {f'as {hosts}' if hosts else 'from elsewhere'}. "
+            "Pass a token (--token-file), or use 127.0.0.1 without other names."
         )
     names = [] if address.is_unspecified else [where.rpartition(":")[0] or str(address)]
     names += [*hosts, *(["localhost", "127.0.0.1", "[::1]"] if address.is_loopback else [])]
@@ -273,7 +292,7 @@ def _names(
     if wrong or not names:
         raise InvalidArgumentError(
             f"The page at {where} is reached by {wrong or 'no name'}. Pass the names by which "
-            "browsers reach it, without a port: timers.example.org."
+            "browsers reach it (--page-host), without a port: timers.example.org."
         )
     return names
 
