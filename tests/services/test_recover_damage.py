@@ -46,6 +46,29 @@ def test_several_damaged_timers_are_passed_by(at: int, reason: str, tmp_path: Pa
     store.close()
 
 
+def test_a_batch_of_which_one_put_is_damaged_keeps_the_others(tmp_path: Path) -> None:
+    """More stands behind it, so it was whole once."""
+    path, clock = tmp_path / "s", ManualClock(START_MS)
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    store.put(b"first", topic="t")
+    clock.advance(SECOND)
+    (delivery,) = store.consume("t", group="g", timeout=0)
+    puts = [{"body": b"body %d" % i, "topic": "t", "delay": 5 * SECOND} for i in range(3)]
+    ids = delivery.ack_and_put_many(puts)  # type: ignore[arg-type]
+    store.put(b"last", topic="t", delay=5 * SECOND)
+    store.close()
+    before = read_ledger(path)
+    flip(path, "commitlog", int(ids[1][12:24], 16) + 130)
+    shutil.rmtree(path / "consumequeue")
+    store = reopened(path, clock)
+    assert store.count() == 3
+    clock.advance(20 * SECOND)
+    check_damaged(store, before)
+    bodies = [each.body for each in store.pull("t", group="h", timeout=0)]
+    assert sorted(bodies) == [b"body 0", b"body 2", b"first", b"last"]
+    store.close()
+
+
 def moved_often(path: Path, clock: ManualClock, count: int) -> TimerStore:
     """A store in which nine timers of five minutes were moved `count` times; all copies stay."""
     config = dataclasses.replace(CONFIG, cleaning_slack_bytes=0, retention_ms=0)
