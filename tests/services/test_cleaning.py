@@ -273,6 +273,23 @@ def test_hops_alone_begin_no_copying(tmp_path: Path) -> None:
         assert store.stats().cleaning.copied_count == 0
 
 
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_the_topic_that_is_furthest_behind_counts(tmp_path: Path, first: str) -> None:
+    """Whichever of two queues is asked about first."""
+    clock = ManualClock(START_MS, force=True)
+    with open_small(tmp_path / "s", clock) as store:
+        for topic in sorted("ab", reverse=first == "b"):
+            store.put(b"old", topic=topic)
+        clock.advance(SECOND)
+        store.pull("a", group="g", timeout=0).ack()
+        for _ in range(10):
+            store.put_many([b"a"] * 20, topic="a")
+            clock.advance(SECOND)
+            store.pull("a", group="g", timeout=0, max_count=15).ack()
+            store.flush()
+        assert [each.body for each in store.pull("b", timeout=0)] == [b"old"]
+
+
 def test_not_at_all(tmp_path: Path) -> None:
     clock = ManualClock(START_MS, force=True)
     config = dataclasses.replace(SMALL, cleaning=False)

@@ -86,11 +86,6 @@ class TimerCheckpoint:
         lacks = not self.by_broker and start > self.needed_offset
         return self.needed_offset if lacks else None
 
-    @property
-    def floor_offset(self) -> int:
-        """The floor; 0, before all messages, if a broker wrote since and nobody knows it."""
-        return 0 if self.by_broker else self.floor
-
     def base(self) -> np.ndarray:
         """Return RocketMQ's 56 bytes; the master's index equals ours, as on a master."""
         base = np.zeros(1, fmt.TIMER_CHECKPOINT)

@@ -124,7 +124,7 @@ class StoreView:
         if checkpoint is not None:
             self.read_slot = checkpoint.read_ms // reader.precision_ms
             self.queue_index = checkpoint.queue_index
-            self.floor = checkpoint.floor_offset
+            self.floor = checkpoint.floor
             if self.ours:
                 self.durable = checkpoint.commitlog_flushed
                 self.units_durable = checkpoint.timerlog_flushed

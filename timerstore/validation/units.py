@@ -82,7 +82,7 @@ def judge_units(
         from_slot=read_slot,
         log_start=messages.start,
         log_end=log_end,
-        floor=0 if reader.checkpoint is None else reader.checkpoint.floor_offset,
+        floor=0 if reader.checkpoint is None else reader.checkpoint.floor,
         precision_ms=reader.precision_ms,
         hop_ms=reader.sizes.hop_ms,
         window_ms=window_ms,
