@@ -290,6 +290,22 @@ def test_the_topic_that_is_furthest_behind_counts(tmp_path: Path, first: str) ->
         assert [each.body for each in store.pull("b", timeout=0)] == [b"old"]
 
 
+def test_nothing_is_copied_once_it_is_stopped(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS, force=True)
+    with open_small(tmp_path / "s", clock) as store:
+        cleaner, words = store.core.upkeep.cleaner, store.core.engine.world.cleaning
+        cleaner.stopped = True
+        put_far(store, 40)
+        live_on(store, clock, 3)
+        copied_count = copy_some(store, 3)
+        cleaner.stop()
+        assert not cleaner.step()
+        store.flush()
+        assert words.copied_count == copied_count < 40
+        cleaner.resume()
+        assert cleaner.step()
+
+
 def test_not_at_all(tmp_path: Path) -> None:
     clock = ManualClock(START_MS, force=True)
     config = dataclasses.replace(SMALL, cleaning=False)

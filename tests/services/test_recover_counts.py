@@ -110,6 +110,20 @@ def test_what_is_lost_in_several_lives_is_counted_in_each(tmp_path: Path) -> Non
     store.close()
 
 
+def test_what_is_damaged_before_the_scan_is_not_counted(tmp_path: Path) -> None:
+    """Recovery does not read it again with the log, so it checks it with its unit."""
+    clock, path = ManualClock(), tmp_path / "s"
+    store = TimerStore(path, config=SMALL, clock=clock)
+    ids = [*store.put_many([b"x"] * 9, topic="a", delay_ms=60_000)]
+    store.flush()
+    store.put(b"y", topic="a", delay_ms=60_000)
+    store.abandon()
+    flip_bit(path / "commitlog" / f"{0:020d}", int(ids[4][12:24], 16) + 130)
+    with TimerStore(path, config=SMALL, clock=clock) as store:
+        assert store.core.findings.scanned_count == 1
+        assert counted(store)["a"].pending_count == 9
+
+
 def test_what_an_older_version_left_is_counted_as_put(tmp_path: Path) -> None:
     clock, path = ManualClock(), tmp_path / "s"
     with TimerStore(path, config=SMALL, clock=clock) as store:
