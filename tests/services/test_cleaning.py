@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.models.ledger import read_messages
 from tests.small_store import small
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.offline.verify import verify
@@ -304,6 +305,23 @@ def test_nothing_is_copied_once_it_is_stopped(tmp_path: Path) -> None:
         assert words.copied_count == copied_count < 40
         cleaner.resume()
         assert cleaner.step()
+
+
+def test_the_copies_cursor_stays_at_the_first_copy_of_a_pass(tmp_path: Path) -> None:
+    """Until the floor has moved: recovery learns from it which source has its copy."""
+    clock = ManualClock(START_MS, force=True)
+    with open_small(tmp_path / "s", clock) as store:
+        put_far(store, 40)
+        store.core.upkeep.cleaner.stopped = True
+        live_on(store, clock, 3)
+        before = store.core.engine.commitlog.end
+        copied_count = copy_some(store, 3, 4)
+        store.core.upkeep.cleaner.stopped = True
+        store.flush()
+        copies = [each for each in read_messages(tmp_path / "s") if each.offset >= before]
+        checkpoint = store.core.flusher.last
+        assert checkpoint is not None and checkpoint.scan_from <= copies[0].offset
+        assert len(copies) == copied_count > 4
 
 
 def test_not_at_all(tmp_path: Path) -> None:

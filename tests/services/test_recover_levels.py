@@ -310,3 +310,26 @@ def _fired(path: Path) -> dict[tuple[str, str], list[int]]:
             key = message.topic, message.properties.get("UNIQ_KEY", "")
             fired.setdefault(key, []).append(message.stored_ms)
     return fired
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_without_the_file_of_offsets_the_checkpoint_says_them(
+    tmp_path: Path, is_damaged: bool
+) -> None:
+    """Nothing that was delivered long ago is delivered again."""
+    clock = ManualClock(START_MS, force=True)
+    store = open_store(tmp_path, clock)
+    for _ in range(5):
+        store.put(b"level", delay_level=1)
+    for _ in range(3):
+        clock.advance(60 * SECOND)
+        store.flush()
+    assert len(bodies(store)) == 5
+    store.close()
+    offsets_file(tmp_path).unlink()
+    if is_damaged:
+        offsets_file(tmp_path).write_bytes(b"{")
+    store = open_store(tmp_path, clock)
+    clock.advance(60 * SECOND)
+    assert store.stats().levels[0].offset == 5 == len(bodies(store))
+    store.close()
