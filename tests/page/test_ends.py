@@ -108,6 +108,11 @@ def test_who_says_nothing_holds_nothing(
     late = socket.create_connection(address, timeout=30)
     assert not _reads(late)
     late.close()
+    monkeypatch.setattr(server, "LIFE_S", 0.2)
+    with socket.create_connection(address, timeout=30) as slow:
+        form = "POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\n"
+        slow.sendall(f"{form}Content-Length: 99\r\n\r\nc".encode())
+        assert not _reads(slow)
     last = socket.create_connection(address, timeout=30)
     last.sendall(b"GET / HTTP/1.1\r\n")
     store.close()

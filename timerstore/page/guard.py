@@ -62,7 +62,11 @@ class Guard:
 
     def __init__(self, token: str | None, *, write: bool, port: int, path: Path) -> None:
         """`token`: what a browser must show once; None: nobody needs one."""
-        check_token(token)
+        if token is not None and (len(token) < TOKEN_LENGTH_MIN or not token.isascii()):
+            raise InvalidArgumentError(
+                f"The token must have {TOKEN_LENGTH_MIN} or more characters of ASCII. Make one: "
+                'python3 -c "import secrets; print(secrets.token_urlsafe())"'
+            )
         self._token, self.writes = token, write
         self._cookie = f"timerstore_{port}_{sha256(bytes(path.absolute())).hexdigest()[:8]}"
         self._sessions: deque[tuple[str, float]] = deque(maxlen=SESSIONS_MAX)  # until when
@@ -77,10 +81,8 @@ class Guard:
         if site in ("cross-site", "same-site") and what_for != "document":
             raise RefusedError("A page of another site asks for this one.")
         cookie = request.cookies.get(self._cookie, "")
-        now_s = time.monotonic()
-        return self._token is None or any(
-            _is_same(cookie, each) and now_s < until_s for each, until_s in self._sessions
-        )
+        live = (each for each, until_s in self._sessions if time.monotonic() < until_s)
+        return self._token is None or any(_is_same(cookie, each) for each in live)
 
     async def log_in(self, request: Request) -> Response:
         """Begin a session; raises RefusedError if the token is wrong."""
@@ -103,15 +105,6 @@ class Guard:
         if not self.writes:
             raise RefusedError("This page only shows. Start it with --write to change anything.")
         return form
-
-
-def check_token(token: str | None) -> None:
-    """Raise InvalidArgumentError if somebody could guess it."""
-    if token is not None and (len(token) < TOKEN_LENGTH_MIN or not token.isascii()):
-        raise InvalidArgumentError(
-            f"The token must have {TOKEN_LENGTH_MIN} or more characters of ASCII. Make one: "
-            'python3 -c "import secrets; print(secrets.token_urlsafe())"'
-        )
 
 
 def _is_same(given: str, secret: str) -> bool:

@@ -55,7 +55,4 @@ def list_some(
 
 
 def _has(timer: Timer, text: str) -> bool:
-    if not text:
-        return True
-    begun = replace(timer, body=timer.body[:SEARCHED_BYTES])
-    return any(text in each for each in parts_of(begun))
+    return any(text in each for each in parts_of(replace(timer, body=timer.body[:SEARCHED_BYTES])))

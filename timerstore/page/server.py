@@ -17,6 +17,7 @@ import socket
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import anyio.to_thread
@@ -34,7 +35,7 @@ from timerstore.errors import (
     TimerStoreError,
     UnknownTimerError,
 )
-from timerstore.page.guard import HEADERS, Guard, RefusedError, check_token, read_fields
+from timerstore.page.guard import HEADERS, Guard, RefusedError, read_fields
 from timerstore.page.history import EVERY_S, History
 from timerstore.page.views import CHANGES, LOOKS, Views, render
 from timerstore.services.world.background import BackgroundThread, Failure
@@ -257,7 +258,7 @@ async def _style(request: Request) -> Response:
 
 def check_place(where: str, token: str | None, hosts: Collection[str]) -> None:
     """Raise InvalidArgumentError if no store can be shown so."""
-    check_token(token)
+    Guard(token, write=False, port=0, path=Path())
     with _listen(where) as listening:
         _names(listening, where, hosts, has_token=token is not None)
 

@@ -7,7 +7,6 @@ escape them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlencode
@@ -18,7 +17,7 @@ from markupsafe import Markup
 from timerstore.errors import InvalidArgumentError
 from timerstore.page.guard import Fields
 from timerstore.page.listing import BODY_BYTES, SKIP_MAX, list_some
-from timerstore.values.amounts import shown, shown_body, shown_from, shown_time
+from timerstore.values.amounts import shown_body, shown_from, shown_time
 from timerstore.values.check_arguments import DUE_MS_MAX
 from timerstore.values.times import parse_delay, parse_instant
 from timerstore.watching.sections import cell_text, fact_text, found_rows, sections
@@ -35,6 +34,7 @@ _LETTERS_AT_ONCE: Final = 8
 """Whose whole bodies are in memory together."""
 _BODY_CHARACTERS: Final = 4_096
 LOOKS: Final = ("overview", "pending", "timer", "dead", "curves")
+_DONE: Final = {"retry": "put back", "drop": "dropped"}
 CHANGES: Final = ("retry", "drop", "pause", "resume")
 
 
@@ -61,18 +61,19 @@ class Views:
         topic, skip = asked["topic"] or None, _number(fields, "skip", SKIP_MAX)
         count, now_ms = self._store.count(topic), self._store.health().now_ms
         if topic and not count and topic not in {each.topic for each in self._store.stats().topics}:
-            raise InvalidArgumentError(f"No topic {topic!r} is known. Its name may be misspelt.")
+            raise InvalidArgumentError(f"No topic {topic!r} is known. Is it misspelt?")
         bounds: Any = {"start_ms": start_ms, "end_ms": end_ms, "topic": topic, "skip": skip}
         bounds |= {"text": asked["text"], "key": asked["key"] or None}
         timers, rest = list_some(self._store, **bounds) if count else ([], None)
         onward = None
         if rest is not None:
-            onward = link("/pending", **asked, due=rest[0], skip=rest[1])
+            end = "" if end_ms is None else shown_time(end_ms)  # +2h would be another time then
+            onward = link("/pending", **asked | {"end": end}, due=rest[0], skip=rest[1])
         return {"asked": asked, "timers": timers, "next": onward, "count": count, "now_ms": now_ms}
 
     def timer(self, fields: Fields) -> dict[str, Any]:
         """Show what became of a timer; of one that is pending all that was put."""
-        found = self._store.find(_one(fields, "id").strip())
+        found = self._store.find(_one(fields, "id"))
         timer = self._store.get(found.id) if found.state == "pending" else None
         body = None if timer is None else shown_body(timer.body, _BODY_CHARACTERS)
         return {"rows": found_rows(found), "timer": timer, "body": body}
@@ -86,7 +87,14 @@ class Views:
             letters += [replace(each, body=each.body[:BODY_BYTES]) for each in some]
         more = at + ROWS if len(letters) > ROWS else None
         now_ms = self._store.health().now_ms
-        return {"group": group, "letters": letters[:ROWS], "next": more, "now_ms": now_ms}
+        told = {"group": group, "letters": letters[:ROWS], "next": more, "now_ms": now_ms}
+        counts = {}
+        if not letters or "sure" in fields:
+            counts = {each.group: each.dead_letter_count for each in self._store.stats().groups}
+            if group not in counts:
+                raise InvalidArgumentError(f"No group {group!r} is known. Is it misspelt?")
+        done = _DONE.get(_one(fields, "what")), _number(fields, "done", AT_MAX)
+        return told | {"done": done, "sure": counts.get(group) if "sure" in fields else None}
 
     def curves(self, fields: Fields) -> dict[str, Any]:
         """Draw rates, lateness, what is pending."""
@@ -102,20 +110,23 @@ class Views:
 
     def retry(self, form: Fields) -> str:
         """Put dead letters back."""
-        return self._settle(form, self._store.retry_dead_letters)
+        return self._settle(form, "retry")
 
     def drop(self, form: Fields) -> str:
         """Give dead letters up for good."""
-        return self._settle(form, self._store.drop_dead_letters)
+        return self._settle(form, "drop")
 
-    def _settle(self, form: Fields, act: Callable[..., int]) -> str:
+    def _settle(self, form: Fields, what: str) -> str:
         group = _one(form, "group")
         ids = [unquote(each, errors="surrogateescape") for each in form.get("id", [])]
         if bool(ids) == bool(_one(form, "all")):
             raise InvalidArgumentError('Choose letters, or "all of this group", not both.')
+        if what == "drop" and not ids and not _one(form, "sure"):
+            return link("/dead", group=group, sure=1)
+        count = 0
         if self._store.dead_letters(group, 1):  # else the call makes the group known
-            act(group, ids=ids or None)
-        return link("/dead", group=group)
+            count = getattr(self._store, f"{what}_dead_letters")(group, ids=ids or None)
+        return link("/dead", group=group, what=what, done=count)
 
     def pause(self, form: Fields) -> str:
         """Stop putting, firing or consuming for a while."""
@@ -133,7 +144,8 @@ class Views:
 
 
 def _one(fields: Fields, name: str) -> str:
-    return fields.get(name, [""])[0]
+    text = fields.get(name, [""])[0]
+    return text if name in ("key", "text") else text.strip()
 
 
 def _number(fields: Fields, name: str, most: int) -> int:
@@ -155,7 +167,8 @@ def _finish(value: Any) -> Any:
     """Return what a template shows of a value: nothing that could steer what stands around it."""
     if isinstance(value, Markup):
         return value
-    return "" if value is None else shown(str(value))
+    text = "" if value is None else str(value)
+    return "".join(c if c.isprintable() or c.isspace() else ascii(c)[1:-1] for c in text)
 
 
 _templates: Final = Environment(
