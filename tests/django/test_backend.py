@@ -111,7 +111,10 @@ assert "OPTIONS is None" in error.msg
             assert words in shop.log.read_text()
         for given, words in (
             (("--queue", "fax"), "QUEUES has no fax. It has default, mail."),
-            (("--backend", "fax"), "CommandError: TASKS has no fax."),
+            (
+                ("--backend", "fax"),
+                "CommandError: TASKS has no backend of timerstore that is named fax.",
+            ),
             (("--threads", "0"), "threads is 0"),
         ):
             assert shop.worker(*given).wait(60)

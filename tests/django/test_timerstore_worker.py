@@ -49,10 +49,10 @@ for name in ("enqueued", "started", "finished"):
         1 / 0
     getattr(djangotasks.signals, f"task_{name}").connect(take, weak=False)
 with consumer_of(backend, ["default"], 1, 60):
-    ended(note.enqueue("a"))
-    ended(fail.enqueue("raise"))
-    while len(seen) < 6:
-        time.sleep(0.01)
+    for enqueued, count in ((note, 3), (fail, 6)):
+        ended(enqueued.enqueue("raise"))
+        while len(seen) < count:
+            time.sleep(0.01)
 assert {each[1] for each in seen} == {TimerStoreBackend}
 for status in ("SUCCESSFUL", "FAILED"):
     rows = {name: told for name, _, *told in (seen[:3] if status == "SUCCESSFUL" else seen[3:])}

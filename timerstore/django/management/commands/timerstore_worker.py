@@ -64,11 +64,11 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run, and exit with a consumer's status."""
-        if options["backend"] not in tasks.task_backends:
-            raise CommandError(f"TASKS has no {options['backend']}.")
-        backend = tasks.task_backends[options["backend"]]
-        if not isinstance(backend, TimerStoreBackend):
-            raise CommandError("--backend names no backend of timerstore.")
+        name, known_backends = options["backend"], tasks.task_backends
+        if name not in known_backends or not isinstance(
+            backend := known_backends[name], TimerStoreBackend
+        ):
+            raise CommandError(f"TASKS has no backend of timerstore that is named {name}.")
         queues, known = sorted(options["queues"] or backend.queues), sorted(backend.queues)
         if unknown := set(queues).difference(known):
             raise CommandError(f"QUEUES has no {', '.join(unknown)}. It has {', '.join(known)}.")
@@ -94,8 +94,8 @@ def consumer_of(
         finally:
             close_old_connections()
 
-    settings: Any = {"threads": threads, "timeout": timeout_s, "max_attempts": COMES_MAX}
-    settings |= {"pull_count": 1, "backoff": WAITS_S}
+    settings: Any = {"threads": threads, "timeout": timeout_s, "pull_count": 1}
+    settings |= {"backoff": WAITS_S, "max_attempts": COMES_MAX}
     consumer = Consumer(backend.store, "django-worker", **settings)
     for queue in queues:
         consumer.subscribe(QUEUE + queue, run)
@@ -106,9 +106,7 @@ def consumer_of(
 def _run(
     backend: TimerStoreBackend, timeout_s: float, d: Delivery, goes_on: Callable[[], bool]
 ) -> None:
-    id, now = d.key, timezone.now()
-    if not id:
-        raise ValueError("A message without a key is no task.")
+    id, now = d.key or "", timezone.now()
     kept = backend.store.get_key(RESULTS, id)
     result = decoded(backend.alias, id, d.body if kept is None else kept.body)
     if result.is_finished:
@@ -159,10 +157,8 @@ def _end(backend: TimerStoreBackend, ended: tasks.TaskResult, goes_on: Callable[
                     return
             backend.keep(ended)
             break
-        except InvalidArgumentError:
-            raise
         except TimerStoreError as e:
-            if not goes_on():
+            if isinstance(e, InvalidArgumentError) or not goes_on():
                 raise
             log.warning("The result of task %s waits for the store: %s", ended.id, e)
             time.sleep(1)
