@@ -49,10 +49,7 @@ def list_some(
         if len(rows) == ROWS or read == READ_MAX or (read and time.monotonic() > until_s):
             return rows, (at_ms, seen)
         read, seen = read + 1, seen + 1
-        if topic in (None, timer.topic) and key in (None, timer.key) and _has(timer, text):
+        fits = topic in (None, timer.topic) and key in (None, timer.key)
+        if fits and any(text in each for each in parts_of(timer, SEARCHED_BYTES)):
             rows.append(replace(timer, body=timer.body[:BODY_BYTES]))
     return rows, None
-
-
-def _has(timer: Timer, text: str) -> bool:
-    return any(text in each for each in parts_of(replace(timer, body=timer.body[:SEARCHED_BYTES])))

@@ -379,12 +379,15 @@ def found_rows(found: Found) -> Iterator[tuple[str, object]]:
         yield f"group {each.group}", f"{each.state}, attempt {each.attempt}"
 
 
-def parts_of(timer: Timer) -> Iterator[str]:
-    """Yield the texts of a timer, in which one may look for a part, in lower case."""
+def parts_of(timer: Timer, body_bytes: int | None = None) -> Iterator[str]:
+    """Yield the texts of a timer, in which one may look for a part, in lower case.
+
+    `body_bytes`: so many of its body.
+    """
     yield timer.id.casefold()
     for each in (timer.key, timer.tag, *timer.properties.values()):
         yield (each or "").casefold()
-    yield timer.body.decode("utf-8", "replace").casefold()
+    yield timer.body[:body_bytes].decode("utf-8", "replace").casefold()
 
 
 # --- as text
