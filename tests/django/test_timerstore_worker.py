@@ -298,6 +298,17 @@ for each in (good, bad):
 
 
 @pytest.mark.slow
+def test_a_task_leaves_its_language_and_its_zone_to_no_other(tmp_path: Path) -> None:
+    with Shop(tmp_path) as shop:
+        shop.run("""
+with consumer_of(backend, ["default"], 1, 60):
+    for _ in range(3):
+        [result] = ended(speak.enqueue("de"))
+        assert result.return_value == ["en-us", "Asia/Tokyo"]
+""")
+
+
+@pytest.mark.slow
 def test_a_run_that_ends_too_late_changes_no_result(tmp_path: Path) -> None:
     with Shop(tmp_path) as shop:
         shop.run("""

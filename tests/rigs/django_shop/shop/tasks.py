@@ -5,6 +5,8 @@ import os
 import time
 from typing import Any
 
+from django.utils import timezone, translation
+
 from shop.models import Ran
 from timerstore.django import task
 from timerstore.django.management.commands import timerstore_worker
@@ -48,6 +50,15 @@ def slow_at_first(context: Any) -> int:
     """Take 4 s the first time."""
     time.sleep(4 if context.attempt == 1 else 0)
     return int(context.attempt)
+
+
+@task
+def speak(language: str) -> list[str]:
+    """Say which language and zone there are, and take others."""
+    before = [translation.get_language(), timezone.get_current_timezone_name()]
+    translation.activate(language)
+    timezone.activate("Europe/Paris")
+    return before
 
 
 class Odd(BaseException):
