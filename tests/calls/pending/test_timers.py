@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +57,8 @@ def test_decoding_many_is_decoding_each(
             read_timer(store.core, message, due_ms)
             for message, due_ms in zip(found.message.tolist(), found.due_ms.tolist(), strict=True)
         ]
-        assert decode_timers(store.core, found.message, found.due_ms, found.hold) == each
+        decoded = decode_timers(store.core, found.message, found.due_ms, found.hold)
+        assert decoded == (each, len(each))
         assert sorted(timer.id for timer in store.pending()) == sorted(timer.id for timer in each)
         by_id = {timer.id: timer for timer in each}
         for id in ids:
@@ -69,7 +71,17 @@ def test_decoding_many_is_decoding_each(
             assert (timer.body, timer.topic) == (asked["body"], asked["topic"])
             assert (timer.key, timer.tag) == (asked.get("key"), asked.get("tag"))
             assert timer.properties == asked.get("properties", {})
-        assert (
-            decode_timers(store.core, np.zeros(0, np.int64), np.zeros(0, np.int64), found.hold)
-            == []
-        )
+        assert decode_timers(
+            store.core, np.zeros(0, np.int64), np.zeros(0, np.int64), found.hold
+        ) == ([], 0)
+
+
+def test_a_listing_holds_few_large_bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timerstore.calls.pending.timers.BYTES_AT_ONCE", 1_000)
+    with timerstore.open(tmp_path / "s", config=SMALL, clock=ManualClock(START_MS)) as store:
+        ids = [store.put(bytes(300), delay=1 + i % 3) for i in range(20)]
+        found = find_pending(store.core)
+        timers, count = decode_timers(store.core, found.message, found.due_ms, found.hold)
+        assert len(timers) == count == 4
+        assert sorted(each.id for each in store.pending()) == sorted(ids)
+        assert len(list(store.pending(limit=7))) == 7

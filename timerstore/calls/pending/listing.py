@@ -29,7 +29,7 @@ from timerstore.values.kinds import check_int, check_names
 from timerstore.wheel.judge import IN_MESSAGE
 
 _AT_ONCE: Final = 256
-"""Timers that are decoded together."""
+"""Timers that are decoded together, if their bodies are small."""
 _TRIES: Final = 8
 """So often a listing is captured, of which nothing could be decoded."""
 
@@ -88,12 +88,13 @@ def _pending(core: Core, where: Range) -> Iterator[Timer]:
                     found = found.of_topic(core, topic)
                 stop = len(found.message) if limit is None else limit - listed.count
                 found = found.choose(slice(stop))
-                for at in range(0, len(found.message), _AT_ONCE):
+                at = 0
+                while at < len(found.message):
                     some = found.choose(slice(at, at + _AT_ONCE))
                     with core.gate.guard():
                         core.check_open()
-                        timers = decode_timers(core, some.message, some.due_ms, some.hold)
-                    tries = 0
+                        timers, count = decode_timers(core, some.message, some.due_ms, some.hold)
+                    some, at, tries = some.choose(slice(count)), at + count, 0
                     some.hold.rest()
                     for timer in timers:
                         core.check_process()

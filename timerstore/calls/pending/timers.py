@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from datetime import datetime
+from typing import Final
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from timerstore.core.core import Core
 from timerstore.jit.record import Bytes
 from timerstore.services.engine.holds import Hold
 from timerstore.services.looking.read_pending import (
+    SPAN_BODY,
+    SPAN_BODY_END,
     SPAN_COLUMNS,
     SPAN_ROW,
     SPAN_STATUS,
@@ -126,8 +129,18 @@ def _new_timer(
     return timer
 
 
-def decode_timers(core: Core, messages: Int64s, due_ms: Int64s, hold: Hold) -> list[Timer]:
-    """Decode pending messages that were captured under a hold. Raises LapsedError."""
+BYTES_AT_ONCE: Final = 8 << 20
+"""So many bytes of bodies a listing holds, and one body more."""
+
+
+def decode_timers(
+    core: Core, messages: Int64s, due_ms: Int64s, hold: Hold
+) -> tuple[list[Timer], int]:
+    """Decode pending messages that were captured under a hold. Raises LapsedError.
+
+    Return the timers, and how many messages they are of: once the bodies have `BYTES_AT_ONCE`, the
+    rest is left.
+    """
     log, queues, timers = core.engine.commitlog, core.engine.queues, []
     parts, found = np.empty(len(messages) * SPAN_COLUMNS, np.int64), MessageParts()
     ids = np.zeros(len(messages) * fmt.KEY_DIGITS, np.uint8)
@@ -143,23 +156,26 @@ def decode_timers(core: Core, messages: Int64s, due_ms: Int64s, hold: Hold) -> l
         text_of_ids, topics = ids.tobytes().decode("latin-1"), {-1: ""}
         rows = parts.reshape(-1, SPAN_COLUMNS).tolist()
         columns = (numbers.tolist(), messages.tolist(), due_ms.tolist(), rows)
-        at = -fmt.KEY_DIGITS
+        at, done, bytes_left = -fmt.KEY_DIGITS, 0, BYTES_AT_ONCE
         for number, message, due, part in zip(*columns, strict=True):
-            at += fmt.KEY_DIGITS
-            view = views.get(number)
+            if bytes_left <= 0:
+                break
+            at, done, view = at + fmt.KEY_DIGITS, done + 1, views.get(number)
             if view is None:
                 continue
             if part[SPAN_STATUS] != GOOD:
                 rest = np.frombuffer(view, np.uint8)[message % log.segment_bytes :]
                 timers.append(message_timer(decode_message(rest, message), due))
+                bytes_left -= len(timers[-1].body)
                 continue
+            bytes_left -= part[SPAN_BODY_END] - part[SPAN_BODY]
             row = part[SPAN_ROW]
             if row not in topics:
                 topics[row] = text(queues.topics[row])
             timers.append(
                 from_parts(view, part, text_of_ids[at : at + fmt.KEY_DIGITS], topics[row], due)
             )
-    return timers
+    return timers, done
 
 
 def from_parts(
