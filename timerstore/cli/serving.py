@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -16,6 +16,7 @@ from timerstore.cli.app import OPERATE, AsJson, ConfigFile, StorePath, answering
 from timerstore.cli.open_store import check_is_there, open_to_change
 from timerstore.cli.output import told_to_end
 from timerstore.errors import InvalidArgumentError
+from timerstore.timelog.files.smallfile import read_head
 
 if TYPE_CHECKING:
     from timerstore.page import PageServer
@@ -159,11 +160,14 @@ def _page_at(
     return partial(PageServer, where=where, write=write, token=token, hosts=hosts)
 
 
+_TOKEN_BYTES_MAX: Final = 4_096
+
+
 def _read_token(file: Path) -> str:
     mode = file.stat().st_mode & 0o777
     if mode & 0o077:
         raise ValueError(f"others may use {file}, of mode {mode:04o}: run chmod 600 {file}")
-    return file.read_text().strip()
+    return read_head(file, _TOKEN_BYTES_MAX).decode().strip()
 
 
 def _tell_systemd(text: str) -> None:

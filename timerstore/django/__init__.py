@@ -11,8 +11,8 @@ or works, opens it with `share=True` when it first needs it.
 """
 
 # It says what to install, so it comes first.
-from timerstore.django.djangotasks import task  # isort: split
+from timerstore.django.djangotasks import task as task  # isort: split
 
 from timerstore.django.backend import TimerStoreBackend
 
-__all__ = ["TimerStoreBackend", "task"]
+__all__ = ["TimerStoreBackend"]

@@ -36,6 +36,7 @@ from timerstore.django.backend import QUEUE, RESULTS, TimerStoreBackend, epoch_m
 from timerstore.django.djangotasks import Status, TaskError, TaskResultDoesNotExist
 from timerstore.django.record import as_kept, decoded, encoded, returning
 from timerstore.errors import InvalidArgumentError, TimerStoreError
+from timerstore.timelog.files.smallfile import read_head
 
 BEGINS_MAX: Final = 16
 """So often a task may begin: one that kills its worker each time would end all of them for ever."""
@@ -120,12 +121,13 @@ def _run(
     workers = [*result.worker_ids, _name(str(os.getpid())) or socket.gethostname()[:60]]
     times = {"started_at": result.started_at or now, "last_attempted_at": now}
     run = replace(result, status=Status.RUNNING, worker_ids=workers, **times)
-    _running.append(id)
     try:
+        _running.append(id)
         backend.keep(run, timedelta(seconds=timeout_s))
         _call(backend, run, goes_on)
     finally:
-        _running.remove(id)
+        with suppress(ValueError):
+            _running.remove(id)
 
 
 def _call(backend: TimerStoreBackend, run: tasks.TaskResult, goes_on: Callable[[], bool]) -> None:
@@ -181,7 +183,8 @@ def _is_run_by(worker: str, id: str) -> bool:
 
 def _name(pid: str) -> str | None:
     """Return the name of a worker of this machine; None if there is no such process any more."""
-    with suppress(OSError, ValueError):
-        stat = Path(f"/proc/{int(pid)}/stat").read_text().rpartition(")")[2].split()
-        return None if stat[0] == "Z" else f"{socket.gethostname()[:30]}-{pid}-{stat[19]}"
+    with suppress(TimerStoreError, ValueError):
+        stat = read_head(Path(f"/proc/{int(pid)}/stat"), 4_096).rpartition(b")")[2].split()
+        began = stat[19].decode()
+        return None if stat[0] == b"Z" else f"{socket.gethostname()[:30]}-{pid}-{began}"
     return None
