@@ -15,7 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import timerstore
+from tests.small_store import SMALL
 from tests.tiers import how_many
+from timerstore import StoreFullError
 from timerstore.core.readonlycore import PrivateFile
 from timerstore.jit import mapping
 from timerstore.jit.mapping import map_bytes, sync_mapping
@@ -151,3 +154,21 @@ def test_syncing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapping, "_LIBC", Interrupted)
     sync_mapping(view)
     assert codes == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EAGAIN])
+def test_a_call_that_gets_no_memory_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A thread's first call asks for memory; it fails whole, and the next one has it."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with timerstore.open(tmp_path, config=SMALL) as store:
+        ids = [store.put(b"x", delay=60) for _ in range(2)]
+        with monkeypatch.context() as patch:
+            patch.setattr("timerstore.jit.mapping.mmap.mmap", refuse)
+            with pytest.raises(StoreFullError, match="no memory left for a call"):
+                store.cancel(ids[0])
+        assert store.cancel(ids[0]) and store.count() == 1

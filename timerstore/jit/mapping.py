@@ -27,6 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.errors import StoreFullError
 from timerstore.jit.host import MADV_POPULATE_WRITE, MAP_NORESERVE, MS_SYNC
 from timerstore.jit.record import Bytes, Flags
 
@@ -61,10 +62,17 @@ def lazy_zeros(count: int, kind: type = np.int64) -> np.ndarray[Any, Any]:
     """Return zeros in small pages of their own, which take no memory before they are written.
 
     NumPy clears memory that was used before, and asks for huge pages. Nothing is reserved: the
-    system would else refuse to fork a process that has a few stores.
+    system would else refuse to fork a process that has a few stores. Raises StoreFullError.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-    return np.frombuffer(mmap.mmap(-1, count * np.dtype(kind).itemsize, flags=flags), kind)
+    try:
+        memory = mmap.mmap(-1, count * np.dtype(kind).itemsize, flags=flags)
+    except OSError as e:
+        raise StoreFullError(
+            f"The system has no memory left for a call of the store: {e.strerror}. Free memory, or "
+            "raise the limits (`ulimit -v`, `ulimit -l`, vm.max_map_count)."
+        ) from e
+    return np.frombuffer(memory, kind)
 
 
 _of_stores: Final = weakref.WeakSet[MapOwner]()
