@@ -32,5 +32,6 @@ def nobody_stays_connected(request: pytest.FixtureRequest) -> Iterator[None]:
             "select query from pg_stat_activity "
             "where backend_type = 'client backend' and pid <> pg_backend_pid()"
         )
-        with psycopg.connect(request.getfixturevalue("postgres").url) as db:
+        url = request.getfixturevalue("postgres").url
+        with psycopg.connect(url, autocommit=True) as db:  # a transaction sees one state of them
             wait_until(lambda: not db.execute(select).fetchall())
