@@ -37,7 +37,7 @@ _COLUMNS: Final[dict[str, tuple[str, str]]] = {
     # One row: where the parts end.
     SOURCES: (
         "read_slot read_ms precision_ms units_start linked_again slots_anew floor_at log_start "
-        "salvaged_to checkpoint_floor floor_offset scan_from",
+        "salvaged_to checkpoint_floor scan_from",
         "is_wheel_torn is_our_store is_handed_over",
     ),
     # Units that are sound. `message`: −1 if it is none. `who`: as of messages. Superseded: the

@@ -89,7 +89,6 @@ def source_facts(scope: Scope) -> pa.Table:
         # What became of a message before that may have been lost, and covered.
         "salvaged_to": last_filler(view.reader),
         "checkpoint_floor": checkpoint.floor if is_ours and checkpoint else 0,
-        "floor_offset": checkpoint.floor if is_ours and checkpoint else 0,
         "scan_from": checkpoint.scan_from if is_ours and checkpoint else 0,
         "is_wheel_torn": scope.is_wheel_torn,
         "is_our_store": is_ours,
