@@ -1,6 +1,7 @@
 """What a handler does with the list that it gets changes nothing for its consumer."""
 
 import copy
+import logging
 import pickle
 from collections.abc import Iterator
 from datetime import timedelta
@@ -217,9 +218,19 @@ class _Mute(BaseException):
     __repr__ = __str__
 
 
+class _AsksTheError(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{record.getMessage()}: {record.exc_info[1] if record.exc_info else None}"
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("how", ["raises", "returns", "exits"])
-def test_what_cannot_say_what_it_is_has_failed_like_others(shop: Shop, how: str) -> None:
+def test_what_cannot_say_what_it_is_has_failed_like_others(
+    shop: Shop, how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A program's formatter may ask an error for its text without care, as PySpark's does.
+    monkeypatch.setattr(caplog.handler, "formatter", _AsksTheError())
+
     def handle(_: Delivery) -> Any:
         if how == "returns":
             return _Mute()
@@ -231,3 +242,4 @@ def test_what_cannot_say_what_it_is_has_failed_like_others(shop: Shop, how: str)
     assert consumer.step() == 2
     consumer.close()
     assert [each.body for each in shop.store.dead_letters("g")] == [b"a", b"b"]
+    assert ("_Mute, which fails to say what it is" in caplog.text) == (how == "raises")
