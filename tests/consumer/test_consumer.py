@@ -19,10 +19,8 @@ from timerstore import (
     Outcome,
     Retry,
     StoreClosedError,
-    StoreFullError,
     TimerStore,
 )
-from timerstore.calls.consuming import run as run_module
 from timerstore.consumer.subscription import parse_tags
 from timerstore.testing.disk import QuietDisk
 
@@ -70,20 +68,6 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 # --- handing over
-
-
-def test_a_handler_gets_what_was_put(shop: Shop) -> None:
-    seen: list[Delivery] = []
-    consumer = Consumer(shop.store, "g")
-    consumer.subscribe("t", lambda d: seen.append(d))
-    options: dict[str, Any] = {"key": "k", "tag": "red", "properties": {"a": "b"}}
-    (id,) = shop.put(b"body", delay=SECOND, **options)
-    assert consumer.step() == 0
-    shop.clock.advance(SECOND)
-    assert consumer.step() == 1
-    (d,) = seen
-    assert (d.id, d.topic, d.body, d.key, d.tag) == (id, "t", b"body", "k", "red")
-    assert (d.properties, d.attempt, d.lateness_ms) == ({"a": "b"}, 0, 0)
 
 
 def test_lists_are_as_long_as_asked_for(shop: Shop) -> None:
@@ -166,31 +150,6 @@ def test_iterators_share_retries_with_consumers(shop: Shop) -> None:
     assert seen == [(id, 1)], "retries are not filtered"
 
 
-def test_where_sending_back_fails_it_comes_after_five_seconds(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    times: list[tuple[int, int]] = []
-    start_ms = shop.clock.now_ms
-
-    def full(*_: Any, **__: Any) -> None:
-        raise StoreFullError("no space. Free some.")
-
-    consumer = Consumer(shop.store, "g")
-
-    @consumer.on("t")
-    def fail(d: Delivery) -> Retry | None:
-        times.append((shop.clock.now_ms - start_ms, d.attempt))
-        if len(times) == 3:
-            monkeypatch.undo()
-        return Retry(delay_level=1) if len(times) < 4 else None
-
-    monkeypatch.setattr(run_module, "send_back", full)
-    shop.put(b"x")
-    with consumer:
-        shop.clock.advance(timedelta(seconds=20))
-    assert times == [(0, 0), (5_000, 0), (10_000, 0), (11_000, 1)]
-
-
 def test_a_slow_handler_counts_no_more(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     times: list[tuple[int, int]] = []
     start_ms = shop.clock.now_ms
@@ -211,18 +170,6 @@ def test_a_slow_handler_counts_no_more(shop: Shop, caplog: pytest.LogCaptureFixt
 
 
 # --- offsets
-
-
-def test_what_is_done_does_not_come_again(shop: Shop) -> None:
-    shop.put(b"1", b"2")
-    consumer = shop.consumer()
-    consumer.step()
-    shop.store.flush()
-    shop.put(b"3")
-    shop.kill()
-    assert shop.new() == [b"1", b"2"]
-    shop.consumer().step()
-    assert shop.new() == [b"3"]
 
 
 def test_what_was_pulled_and_not_begun_goes_to_the_next(shop: Shop) -> None:
@@ -388,62 +335,6 @@ def test_hooks_see_each_call(shop: Shop, caplog: pytest.LogCaptureFixture) -> No
 
 
 # --- dead letters
-
-
-def test_redrive(shop: Shop) -> None:
-    attempts: list[tuple[bytes, int]] = []
-    well = False
-
-    def handle(d: Delivery) -> Retry | None:
-        attempts.append((d.body, d.attempt))
-        return None if well else Retry(delay_level=1)
-
-    def consume() -> Consumer:
-        consumer = Consumer(shop.store, "g", max_attempts=1)
-        consumer.subscribe("t", handle)
-        consumer.start()
-        return consumer
-
-    consumer, bystander = consume(), shop.consumer("other")
-    ids = shop.put(b"1", b"2", b"3")
-    shop.clock.advance(timedelta(seconds=5))
-    letters = list(shop.store.consume("%DLQ%g", timeout=0))
-    assert [(d.id, d.attempt) for d in letters] == [(id, 2) for id in ids]
-    assert consumer.retry_dead_letters(limit=1) == 1
-    well = True
-    shop.kill()  # what redrive has done is durable when it returns
-    attempts.clear()
-    consumer = consume()
-    assert consumer.retry_dead_letters() == 2
-    assert consumer.retry_dead_letters() == 0
-    shop.clock.advance(SECOND)
-    assert attempts[-3:] == [(b"1", 0), (b"2", 0), (b"3", 0)]
-    bystander = shop.consumer("other")
-    assert bystander.step() == 3, "another group gets each message once"
-
-
-def test_redrive_that_fails_in_the_middle(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from timerstore.calls.consuming import dead_letters
-
-    consumer = Consumer(shop.store, "g", max_attempts=0)
-    consumer.subscribe("t", lambda d: Retry(delay_level=-1))
-    shop.put(b"1", b"2", b"3")
-    consumer.step()
-    count, send_to = 0, dead_letters.send_to
-
-    def fill_up(*arguments: Any, **options: Any) -> None:
-        nonlocal count
-        count += 1
-        if count == 3:
-            raise StoreFullError("no space. Free some.")
-        send_to(*arguments, **options)
-
-    monkeypatch.setattr(dead_letters, "send_to", fill_up)
-    with pytest.raises(StoreFullError):
-        consumer.retry_dead_letters()
-    assert consumer.retry_dead_letters() == 1
-    again = [d.body for d in shop.store.consume("t", group="g", timeout=0)]
-    assert again == [b"1", b"2", b"3"]
 
 
 def test_dead_letters_are_kept_until_they_are_redriven(tmp_path: Path) -> None:

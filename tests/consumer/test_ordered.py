@@ -163,35 +163,6 @@ def test_a_line_is_held_back_others_go_on(bench: Bench) -> None:
     assert row.group.lag_count == row.group.in_flight_count == 0
 
 
-@pytest.mark.parametrize("crash", [False, True])
-def test_a_line_goes_on_after_a_restart(bench: Bench, crash: bool) -> None:
-    bench.failing = {b"a1": 2}
-    bench.put("a1", "b1", "a2", "b2")
-    bench.consumer.step()
-    assert bench.came() == [b"a1", b"b1", b"b2"]
-    bench.store.flush()
-    bench.reopen(crash=crash)
-    assert bench.consumer.step() == 0  # what was done is done; what failed waits
-    bench.clock.advance(10 * SECOND)
-    assert bench.consumer.step() == 1
-    assert bench.seen == [(b"a1", 10_000, 1)]
-    bench.reopen()
-    bench.clock.advance(30 * SECOND)
-    assert bench.consumer.step() == 2
-    assert bench.seen[1:] == [(b"a1", 40_000, 2), (b"a2", 40_000, 0)]
-
-
-def test_a_crash_may_forget_attempts_never_order(bench: Bench) -> None:
-    bench.failing = {b"a1": 1}
-    bench.put("a1", "a2", "b1")
-    bench.store.flush()
-    bench.consumer.step()
-    bench.came()
-    bench.reopen(crash=True)
-    bench.consumer.step()
-    assert bench.lines() == {"a": [b"a1", b"a2"], "b": [b"b1"]}
-
-
 def test_what_is_given_up_lets_its_line_go_on(tmp_path: Path) -> None:
     bench = Bench(tmp_path, True, max_attempts=1)
     bench.failing = {b"a1": 9}
@@ -270,19 +241,6 @@ def test_it_reads_alone(bench: Bench) -> None:
 def test_what_is_refused(bench: Bench, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
         bench.new_consumer(**options)
-
-
-def test_another_consumer_goes_on_in_order(bench: Bench) -> None:
-    bench.failing = {b"a1": 1, b"c1": 1}
-    bench.put("a1", "a2", "c1", "b1", "a3", "c2")
-    bench.consumer.step()
-    assert bench.came() == [b"a1", b"c1", b"b1"]
-    bench.consumer.close()
-    bench.consumer = bench.new_consumer()
-    assert bench.consumer.step() == 0
-    bench.clock.advance(10 * SECOND)
-    bench.consumer.step()
-    assert bench.lines() == {"a": [b"a1", b"a2", b"a3"], "c": [b"c1", b"c2"]}
 
 
 def test_reading_ahead_has_a_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -93,13 +93,6 @@ def test_a_burst_comes_at_its_rate(bench: Callable[..., Bench]) -> None:
     assert b.seen == [(ms, f"-{i}") for i, ms in enumerate(times)]
 
 
-def test_the_measure_of_the_issue_in_small(bench: Callable[..., Bench]) -> None:
-    b = bench(rate="100/s", burst=1)
-    b.store.put_many([b"%d" % i for i in range(300)], topic="t", delay=timedelta(hours=1))
-    b.clock.advance(timedelta(hours=2))
-    assert b.seen == [(3_600_000 + 10 * i, str(i)) for i in range(300)]
-
-
 def test_each_key_has_its_own_rate_and_holds_nobody_up(bench: Callable[..., Bench]) -> None:
     b = bench(rate="1/s", rate_by="tenant")
     b.put(*(f"a{i}" for i in range(50)), "b0", "c0", "b1", "-0", "-1")
@@ -240,15 +233,6 @@ def test_damaged_entries_take_no_turns(bench: Callable[..., Bench]) -> None:
     b.consumer.start()
     b.clock.advance(MS)
     assert [body for _, body in b.seen] == ["-2"]
-
-
-def test_what_expires_while_it_waits_takes_no_turn(bench: Callable[..., Bench]) -> None:
-    b = bench(rate="1/s", burst=1)
-    b.put("-0")
-    b.put("-1", expires=timedelta(milliseconds=500))
-    b.put("-2")
-    b.clock.advance(timedelta(seconds=1))
-    assert b.seen == [(0, "-0"), (1_000, "-2")]
 
 
 def test_however_many_expire_the_next_comes_at_its_time(

@@ -18,7 +18,7 @@ from tests.naive_copying import LOST, Appended, DeliverLevels, Level
 from tests.naive_services import LEVEL_MARK, NO_NEED, Log
 from tests.services import alone as one
 from tests.small_store import small
-from timerstore import Config, ManualClock, TimerStore, Tuning
+from timerstore import ManualClock, TimerStore
 from timerstore.errors import StoreFullError
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.jit.locks import lock_if_free, lock_release
@@ -231,75 +231,6 @@ def test_the_twin_of_a_due_time(ahead_ms: int, level_ms: int) -> None:
     assert is_due == naive.level_is_due(due_ms, level_ms, START_MS)
 
 
-@pytest.mark.parametrize("batch_count", [1, 3, 1024])
-def test_each_at_its_millisecond_in_order(tmp_path: Path, batch_count: int) -> None:
-    clock = ManualClock(START_MS)
-    config = Config(
-        delay_levels="1s 5s", durability="process", tuning=Tuning(level_batch_count=batch_count)
-    )
-    store = open_store(tmp_path, clock, config=config)
-    put: list[tuple[int, bytes]] = []
-    for i in range(40):
-        level = 1 + i % 2
-        body = b"%d" % i
-        store.put(body, delay_level=level)
-        put.append((clock.now_ms + (1_000, 5_000)[level - 1], body))
-        clock.advance(timedelta(milliseconds=i % 3))
-    clock.advance(6 * SECOND)
-    got = [(d.due_ms, d.body) for d in store.consume("default", timeout=0)]
-    assert sorted(got) == sorted(put)
-    assert all(d.lateness_ms == 0 for d in store.consume("default", group="b", timeout=0))
-    in_level = [body for due_ms, body in got if int(body) % 2]
-    assert in_level == sorted(in_level, key=int)
-    store.close()
-
-
-def test_what_a_copy_keeps(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
-    store = open_store(tmp_path, clock)
-    id = store.put(b"b", topic="t", delay_level=2, key="k", tag="red", properties={"user": "v"})
-    clock.advance(5 * SECOND)
-    (delivery,) = store.consume("t", timeout=0)
-    assert (delivery.id, delivery.key, delivery.tag) == (id, "k", "red")
-    assert delivery.properties == {"user": "v"}
-    assert (delivery.due_ms, delivery.fired_ms) == (START_MS + 5_000, START_MS + 5_000)
-    row = store.core.engine.queues.row(b"t")
-    assert store.core.engine.queues.read(row, 0, 1)[0]["tags_code"] == naive.java_hash("red")
-    row = store.core.engine.queues.row(LEVEL_TOPIC.encode(), 1)
-    assert store.core.engine.queues.read(row, 0, 1)[0]["tags_code"] == START_MS + 5_000
-    store.close()
-    source, copy = read_messages(tmp_path / "s")
-    assert (source.topic, source.queue_id) == (LEVEL_TOPIC, 1)
-    assert source.properties["DELAY"] == "2" and source.properties["REAL_TOPIC"] == "t"
-    assert copy == source_copy(source, START_MS + 5_000, copy)
-
-
-def source_copy(source: naive.Message, due_ms: int, placed: naive.Message) -> naive.Message:
-    """The twin's copy, in its place."""
-    copy = naive.delivered_copy(source, due_ms, asked=False)
-    copy.offset, copy.queue_offset = placed.offset, placed.queue_offset
-    copy.stored_ms = due_ms
-    return copy
-
-
-def test_a_clock_that_went_back(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
-    store = open_store(tmp_path, clock)
-    store.put(b"long ago", delay_level=3)
-    clock.advance(-timedelta(milliseconds=1_000))  # as much as a correction may be
-    assert bodies(store) == []
-    clock.advance(-timedelta(milliseconds=1))
-    assert bodies(store) == [b"long ago"]
-    assert store.core.engine.levels.clamped_count == 1
-    clock.advance(-timedelta(hours=1))
-    store.put(b"new", delay_level=1)  # a level after the clock's now, whatever stands in the log
-    clock.advance(timedelta(milliseconds=999))
-    assert bodies(store) == []
-    clock.advance(timedelta(milliseconds=1))
-    assert bodies(store) == [b"new"]
-    store.close()
-
-
 def test_what_cannot_be_delivered_stays(tmp_path: Path) -> None:
     clock, disk = ManualClock(START_MS), FullDisk()
     store = open_store(tmp_path, clock, disk=disk)
@@ -316,59 +247,6 @@ def test_what_cannot_be_delivered_stays(tmp_path: Path) -> None:
     clock.advance(SECOND)
     assert bodies(store) == wanted and store.count() == 0
     store.close()
-
-
-def test_the_level_behind_one_that_has_no_room_is_next() -> None:
-    """So one whose topic has no room for an entry keeps no other from delivering."""
-    with one.Alone(DELIVER_LEVELS) as alone:
-        for number in (1, 2):
-            made = naive.new_at_level("t", b"x", number, 0, START_MS, alone.tag, {})
-            alone.engine.level_row(number)
-            alone.put(made)
-        for turn in (1, 2, 1):
-            alone.step(START_MS + 10**7)
-            assert alone.need[0] and alone.get_level("turn") == turn
-            alone.engine.forget_need(DELIVER_LEVELS)
-
-
-def test_damage_is_passed_and_counted(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
-    store = open_store(tmp_path, clock)
-    for i in range(5):
-        store.put(b"%d" % i, delay_level=1)
-    store.abandon()
-    second = read_messages(tmp_path / "s")[1]
-    file = tmp_path / "s" / "commitlog" / f"{0:020d}"
-    data = bytearray(file.read_bytes())
-    store = open_store(tmp_path, clock)  # while it is open: at opening it would be an error
-    store.core.engine.commitlog.ensure(0).view[second.offset + 88] ^= 1
-    clock.advance(SECOND)
-    assert bodies(store) == [b"0", b"2", b"3", b"4"]
-    assert store.stats().unreadable_count == 1
-    assert store.stats().levels[0].offset == 5
-    store.abandon()
-    assert bytes(data) != file.read_bytes()
-
-
-def test_levels_take_turns(tmp_path: Path) -> None:
-    """A level with much to do keeps no other one waiting for long."""
-    clock = ManualClock(START_MS)
-    config = Config(delay_levels="1s 2s", durability="process", tuning=Tuning(level_batch_count=4))
-    store = open_store(tmp_path, clock, config=config)
-    store.put_many([b"two"] * 8, delay_level=2)
-    clock.advance(SECOND)
-    store.put_many([b"one"] * 40, delay_level=1)
-    clock.advance(SECOND)
-    assert b"two" in bodies(store)[:9]
-    store.close()
-
-
-def test_a_real_clock(tmp_path: Path) -> None:
-    with TimerStore(tmp_path / "s", config=Config(delay_levels="1s")) as store:
-        ids = [store.put(b"b%d" % i, delay_level=1) for i in range(5)]
-        found = [store.pull("default", max_count=1, timeout=30) for _ in ids]
-        assert [batch.ids[0].as_py() for batch in found] == ids
-        assert all(batch.fired_ms[0] >= batch.due_ms[0] for batch in found)
 
 
 @pytest.mark.whole

@@ -212,46 +212,6 @@ def test_alone(
         assert handed == sorted([*everyone, *range(1 << 31, number)])
 
 
-def test_what_was_taken_is_due_and_in_order() -> None:
-    """The twin's word is not needed for this: by its bucket, then by its arrival."""
-    with Alone(DEQUEUE_GET) as alone:
-        log = Log(alone.tag, PRECISION_MS, alone.engine.commitlog.segment_bytes)
-        for i, within_ms in enumerate([70, 20, 70, 0, 20]):
-            link(alone, log, i, PLAIN, (1, within_ms), 0)
-        alone.begin_ring("dequeue", DEQUEUE_BEGIN)
-        alone.step(START_MS + 120)
-        alone.step(START_MS + 169)
-        first = [taken(row).message & 0xFF for row in alone.since("dequeue", DEQUEUE_BEGIN)]
-        alone.step(START_MS + 170)
-        then = [taken(row).message & 0xFF for row in alone.since("dequeue", DEQUEUE_BEGIN)]
-        assert (first, then) == ([3, 1, 4], [3, 1, 4, 0, 2])
-
-
-def test_while_pages_are_missing_what_is_owed_leaves_room_for_what_falls_due() -> None:
-    with Alone(DEQUEUE_GET) as alone:
-        log = Log(alone.tag, PRECISION_MS, alone.engine.commitlog.segment_bytes)
-        for i in range(8):
-            link(alone, log, i, PLAIN, (0 if i < 5 else 1, 0), 0)
-        now_ms = START_MS + PRECISION_MS + 50
-        wheel = naive.Wheel(PRECISION_MS, 128, 12, 0)
-        twin = DequeueGet(log, alone.engine.timerlog.segment_bytes, wheel, START_SLOT)
-        alone.set_cursors(first_count=0, first_max=0, touch_ns=1 << 60)
-        twin.units = alone.units().units
-        twin.last = {slot: cell.last_offset for slot, cell in alone.slots().items()}
-        alone.begin_ring("dequeue", DEQUEUE_BEGIN)
-        counts = []
-        # Of 256 that may wait for their pages there is room for two more.
-        for is_cold, room in [(False, 0), (True, RING_COUNT - 256 + 5), (False, 60)]:
-            twin.is_cold, twin.room = is_cold, room
-            alone.set_cursors(is_cold=int(is_cold))
-            alone.leave_room("dequeue", room)
-            assert alone.step(now_ms) == twin.step([], now_ms)
-            compare(alone, twin)
-            counts.append(len(twin.out))
-        assert counts == [0, 5, 8]
-        assert [each.message & 0xFF for each in twin.out] == [5, 6, 7, 0, 1, 2, 3, 4]
-
-
 def test_a_damaged_unit_stops_the_walk_and_nothing_of_its_slot_is_taken_before() -> None:
     with Alone(DEQUEUE_GET) as alone:
         log = Log(alone.tag, PRECISION_MS, alone.engine.commitlog.segment_bytes)
@@ -305,19 +265,3 @@ def test_a_clock_that_is_set_on_by_years_is_not_gone_through_by_milliseconds() -
             alone.step(now_ms)
             found.append([taken(row).message for row in alone.since("dequeue", begun)])
         assert found == [[], [0], [0, 1], [0, 1, 2]]
-
-
-def test_what_was_overdue_and_is_not_any_more_waits_again() -> None:
-    with Alone(DEQUEUE_GET) as alone:
-        alone.begin_ring("dequeue", DEQUEUE_BEGIN)
-        alone.step(START_MS)
-        alone.push("late", [Late(START_SLOT, PLAIN, i, 77, START_MS - i) for i in (10, 20, 30)])
-        alone.leave_room("dequeue", 0)
-        alone.step(START_MS)
-        alone.leave_room("dequeue", 9)
-        found = []
-        for back_ms in (40, 30, 25, 15, 10):
-            alone.step(START_MS - back_ms)
-            rows = alone.since("dequeue", DEQUEUE_BEGIN)
-            found.append([taken(row).message for row in rows])
-        assert found == [[], [30], [30], [30, 20], [30, 20, 10]]

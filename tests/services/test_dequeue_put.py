@@ -187,19 +187,6 @@ def test_alone(
         assert done == len(entries) and twin.read == START_SLOT + 5
 
 
-def test_a_slot_is_passed_only_once_all_that_came_is_settled() -> None:
-    with Alone(DEQUEUE_PUT) as alone:
-        alone.set_cursors(walked=START_SLOT + 2, claimed=START_SLOT + 2)
-        alone.set_slot_column("late", START_SLOT, 1)
-        alone.step(START_MS + 1_000)
-        assert alone.cursor("read") == START_SLOT
-        alone.set_slot_column("settled", START_SLOT, 1)
-        alone.step(START_MS + PRECISION_MS - 1)  # it has not ended
-        assert alone.cursor("read") == START_SLOT
-        assert alone.step(START_MS + 1_000) == 2
-        assert alone.cursor("read") == START_SLOT + 2
-
-
 def test_a_cancel_counts_once_while_a_slot_is_half_passed(tmp_path: Path) -> None:
     """A slot whose deletes are forgotten in part is not passed: one of them is not mapped."""
     clock = timerstore.ManualClock(START_MS)

@@ -11,21 +11,6 @@ import timerstore
 from timerstore.timelog.writing.compose import Staged, compose
 
 
-def test_messages_that_go_together_cross_segments(tmp_path: Path) -> None:
-    """A reschedule appends two messages at once, here at every place of small segments."""
-    config = timerstore.Config(
-        tuning=timerstore.Tuning(consumequeue_segment_bytes=60, commitlog_segment_bytes=2048)
-    )
-    clock = timerstore.ManualClock(1_700_000_000_000)
-    with timerstore.open(tmp_path / "store", config=config, clock=clock) as store:
-        for size in range(1, 1400, 70):
-            id = store.put(bytes(size), topic="orders", delay=timedelta(hours=1))
-            store.reschedule(id, delay=timedelta(hours=2, milliseconds=size))
-        clock.advance(timedelta(hours=3))
-        sizes = [len(d.body) for d in store.consume("orders", timeout=0)]
-    assert sizes == list(range(1, 1400, 70))
-
-
 @pytest.mark.slow
 def test_names_that_begin_as_ours_do_are_kept(tmp_path: Path) -> None:
     """Over rolls and firing: these begin with the first eight bytes of names that are dropped."""

@@ -285,36 +285,12 @@ def test_segments_that_are_used_again(batches: list[list[tuple[int, int, bool]]]
         log.check()
 
 
-def test_nothing_is_done_before_its_segments_are_there() -> None:
-    log = Log()
-    message = naive.Message("t", b"b" * 300)
-    entry = Staged(naive.unsealed(message), 1, 0, 1, 1)
-    log.queues.next_index[1] = log.queues.planned[1] = 2
-    count = stage_messages(log.stage, [entry] * 3)
-    asked = []
-    for _ in range(6):
-        done = _append(log.table, log.queues, log.lock, log.stage, count, 1, True)
-        asked.append((int(done), log.meet()))
-    needs = [NEED_COMMITLOG, NEED_QUEUE, NEED_COMMITLOG, NEED_QUEUE, NEED_COMMITLOG]
-    assert asked == [*((0, need) for need in needs), (3, NEED_NOTHING)]
-    assert log.queues.next_index[1] == log.queues.planned[1] == 5
-    assert log.queues.pending[1] == 3
-
-
 @pytest.mark.parametrize("entries", [1, 2, 100, 341, 342, 1_022, 1_023, 65_536])
 def test_a_stage_of_one_queue_has_its_places(entries: int) -> None:
     """Wherever its first entry falls, no two segments that it touches have the same place."""
     places = new_queue_table(entries).places
     touched = (entries - 1 + STAGE_COUNT_MAX - 1) // entries + 1
     assert touched <= places < 2 * touched
-
-
-def test_a_clock_that_goes_back_is_not_stored() -> None:
-    log = Log()
-    log.put([(0, 10, True)], 5000, False)
-    log.put([(0, 10, True)], 3000, False)
-    assert [message.stored_ms for message in log.messages] == [5000, 5000]
-    log.check()
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -199,27 +199,6 @@ def test_what_is_no_key(store: TimerStore) -> None:
             call(7, "k")  # type: ignore[arg-type]
 
 
-def test_one_key_again_and_again(store: TimerStore) -> None:
-    """What has fired leaves its chain: each look meets what came since the one before."""
-    for i in range(8 if INTERPRETED else 60):
-        id = store.put(b"%d" % i, topic="t", delay=SECOND, key="k", if_absent=True)
-        found = store.get_key("t", "k")
-        assert found is not None and found.id == id and found.body == b"%d" % i
-        advance(store, 3 * SECOND)
-        assert store.get_key("t", "k") is None
-    assert len(store.pull("t", max_count=99, timeout=0)) == i + 1
-
-
-def test_a_timer_that_rolls_keeps_its_key(store: TimerStore) -> None:
-    id = store.put(b"a", topic="t", delay=timedelta(seconds=300), key="k")
-    for _ in range(29):
-        advance(store, 10 * SECOND)
-        found = store.get_key("t", "k")
-        assert found is not None and found.id == id
-        assert store.put(b"b", topic="t", key="k", if_absent=True) == id
-    assert store.cancel_key("t", "k") == 1 and store.get_key("t", "k") is None
-
-
 def check_keys(store: TimerStore) -> int:
     """Each key finds what a listing shows, and nothing else; return how many are pending."""
     expected: dict[tuple[str, str], list[Timer]] = {}
@@ -417,16 +396,6 @@ def test_a_put_waits_for_nobody_with_the_lock(store: TimerStore) -> None:
             with pytest.raises(timerstore.TimerStoreError, match="inside another call"):
                 call()
     assert len(list(store.pending(topic="t", key="k"))) == 2
-
-
-def test_read_only(tmp_path: Path) -> None:
-    """Whoever only looks writes no index, and finds the same."""
-    with timerstore.open(tmp_path / "s") as store:
-        id = store.put(b"a", topic="t", delay=HOUR, key="k")
-        with timerstore.open(tmp_path / "s", read_only=True) as seen:
-            found = seen.get_key("t", "k")
-            assert found is not None and found.id == id
-            assert seen.get_key("t", "other") is None
 
 
 def test_rescheduled_and_put_back(store: TimerStore) -> None:

@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -60,19 +59,6 @@ def test_what_is_no_level(tmp_path: Path, level: object) -> None:
         with pytest.raises(InvalidArgumentError, match=r"Pass an int, 1 to 4\."):
             store.put_many([b"b"], delay_level=level)  # type: ignore[arg-type]
         assert store.count() == 0
-
-
-def test_one_way_to_say_when(tmp_path: Path) -> None:
-    with open_store(tmp_path, ManualClock(START_MS)) as store:
-        for more in ({"delay": SECOND}, {"at_ms": START_MS}):
-            with pytest.raises(InvalidArgumentError, match="excludes"):
-                store.put(b"b", delay_level=1, **more)  # type: ignore[arg-type]
-        with pytest.raises(InvalidArgumentError, match="excludes"):
-            store.put_many([b"b"], delay_level=1, delay_ms=5)
-        with pytest.raises(InvalidArgumentError, match="empty"):
-            store.put(b"", delay_level=1)
-        with pytest.raises(InvalidArgumentError, match="topic"):
-            store.put(b"b", topic="a b", delay_level=1)
 
 
 def test_limits(tmp_path: Path) -> None:
@@ -280,16 +266,3 @@ def test_handover(tmp_path: Path) -> None:
     clock.advance(timedelta(minutes=1))
     assert b"later" in bodies(store)
     store.close()
-
-
-def test_lateness_is_that_of_levels_too(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
-    with open_store(tmp_path, clock) as store:
-        store.put(b"b", delay_level=1)
-        store.close()
-    clock.advance(11 * SECOND)
-    with open_store(tmp_path, clock) as store:
-        (delivery,) = store.consume("default", timeout=0)
-        assert delivery.lateness_ms == 10_000
-        assert store.stats().lateness_max_ms == 10_000 and store.stats().fired_count == 1
-        assert np.array(store.core.engine.world.lateness).sum() == 1
