@@ -12,7 +12,7 @@ from tests import naive
 from tests.table_stores import EVENTFUL, live, write_log
 from timerstore.tables import Bounds, arrays, find_stores, read_table
 from timerstore.tables.bounds import java_hash
-from timerstore.tables.schema import BIGINT
+from timerstore.tables.schema import BIGINT, TIMESTAMP
 
 
 def folder(path: Path) -> str:
@@ -67,11 +67,6 @@ def test_bounds() -> None:
     bounds.allow("topic", ["b", "c"])
     assert bounds.may_be("topic", "b") and not bounds.may_be("topic", "a")
     assert bounds.may_be("other", "a")
-    values = np.array([1, 3, 7, 8], np.int64)
-    chosen = bounds.choose(["x"], lambda name: values)
-    assert chosen is not None and chosen.tolist() == [False, True, True, False]
-    assert bounds.choose(["x"], lambda name: values[1:3]) is None
-    assert bounds.choose(["y"], lambda name: values) is None
 
 
 def test_times_that_no_timestamp_shows() -> None:
@@ -79,7 +74,7 @@ def test_times_that_no_timestamp_shows() -> None:
     array = arrays.timestamps(times)
     array.validate(full=True)
     assert array.is_null().to_pylist() == [False, False, True, False, True]
-    assert arrays.timestamps(times, times > 0).null_count == 4
+    assert arrays.timestamps(times, TIMESTAMP, times > 0).null_count == 4
     assert arrays.numbers(times, BIGINT, times > 5).to_pylist() == [
         *(None, None, None, arrays.MS_MAX, 1 << 62)
     ]

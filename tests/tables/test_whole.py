@@ -173,7 +173,7 @@ def test_what_is_missing_at_the_ends_is_no_empty_table(
         ({"columns": ["due", "due"]}, "columns names 'due' twice"),
         ({"columns": []}, "columns is empty. Name a column"),
         ({"where": "tpic = 'a'"}, "has no column 'tpic'. Did you mean topic?"),
-        ({"where": "key = 'a'"}, "Filter the rows after reading them, or use one of due_ms, topic"),
+        ({"where": "key = 'a'"}, "Filter the rows after reading them, or use numbers, times"),
         ({"where": "due > yesterday"}, "where is not understood at 'due > yesterday'"),
         ({"where": ["due_ms > 5"]}, "Pass a str"),
         ({"body": 1}, "body is 1. Pass True or False"),

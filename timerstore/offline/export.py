@@ -23,8 +23,8 @@ from timerstore.copies.lookat import look_at
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.tables.commitlog import (
     BATCH_BYTES,
-    EXPORT_MAKERS,
     EXPORT_SCHEMAS,
+    EXPORTED,
     ExportTable,
     MessageRows,
     pieces,
@@ -80,7 +80,6 @@ def _read(view: StoreView, kind: ExportTable, progress: Progress | None) -> Iter
         if after != before + 1:
             offset = (before + 1) * log.segment_bytes
             raise CorruptStoreError(log.name, offset, "segments are missing from this offset on")
-    makers = [EXPORT_MAKERS[kind][field.name] for field in EXPORT_SCHEMAS[kind]]
     total, done = None, 0
     if kind == "pending":
         found = find_pending(view)
@@ -93,8 +92,8 @@ def _read(view: StoreView, kind: ExportTable, progress: Progress | None) -> Iter
         done += len(item.rows)
         if progress is not None:
             progress(done, total)
-        for piece in pieces(item, item.rows.size, with_body=True):
-            made = [make(piece) for make in makers]
+        for piece in pieces(item, EXPORTED[kind]):
+            made = piece.columns(EXPORTED[kind])
             yield pa.RecordBatch.from_arrays(made, schema=EXPORT_SCHEMAS[kind])
 
 
@@ -112,7 +111,7 @@ def _scanned(view: StoreView, kind: ExportTable) -> Iterator[MessageRows | Fault
             yield rows
             continue
         messages = MessageRows(log, rows)
-        yield messages.filter(messages.is_fired) if kind == "fired" else messages
+        yield messages.only(messages.is_fired) if kind == "fired" else messages
 
 
 # --- writing

@@ -8,6 +8,7 @@
     splits.py     a table cut into splits, at exact record boundaries
     reading.py    a split read into batches; checkpoint, problems
     arrays.py     NumPy arrays and texts of the log as Arrow arrays
+    rows.py       what was read, as columns, within bounds
     commitlog.py  messages and fired
     records.py    units, slots, queues
     timers.py     timers: where pending ones stand, and what settles that some are not pending

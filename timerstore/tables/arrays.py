@@ -50,7 +50,7 @@ def booleans(values: Flags) -> Any:
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
 
 
-def timestamps(values_ms: Any, valid: Flags | None = None) -> Any:
+def timestamps(values_ms: Any, kind: str = TIMESTAMP, valid: Flags | None = None) -> Any:
     """Return timestamps of int64[n], ms since 1970."""
     values_ms = np.asarray(values_ms, np.int64)
     within = (values_ms >= MS_MIN) & (values_ms <= MS_MAX)
@@ -58,7 +58,7 @@ def timestamps(values_ms: Any, valid: Flags | None = None) -> Any:
         within &= valid
     data = np.where(within, values_ms, 0) * 1_000
     return pa.Array.from_buffers(
-        ARROW_TYPES[TIMESTAMP], len(data), [_validity(within), pa.py_buffer(data)]
+        ARROW_TYPES[kind], len(data), [_validity(within), pa.py_buffer(data)]
     )
 
 

@@ -6,7 +6,7 @@ A bound only ever leaves out rows that the filter refuses; the caller still appl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.tables.schema import BIGINT, INT, STRING, TIMESTAMP, find_table
+from timerstore.tables.schema import BIGINT, INT, STORE, STRING, TIMESTAMP, find_table
 
 LOWEST: Final = -(1 << 63)
 HIGHEST: Final = (1 << 63) - 1
@@ -57,19 +57,6 @@ class Bounds:
         """Tell whether a text is allowed."""
         return text in self.texts[column] if column in self.texts else True
 
-    def choose(self, names: Container[str], values: Callable[[str], Any]) -> Flags | None:
-        """Tell which rows are within the bounds; None: all of them.
-
-        `names`: the columns that can have bounds. `values`: gives one of them, int64[n].
-        """
-        chosen: Flags | None = None
-        for name, (low, high) in self.numbers.items():
-            if name in names:
-                numbers = values(name)
-                within = (numbers >= low) & (numbers <= high)
-                chosen = within if chosen is None else chosen & within
-        return None if chosen is not None and chosen.all() else chosen
-
 
 def java_hash(text: str) -> int:
     """Return Java's `String.hashCode`, over UTF-16 units, as a signed 32-bit number."""
@@ -100,46 +87,11 @@ _DIGITS_MAX: Final = 19
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
-_PLACE: Final = {name: name for name in ("offset", "size", "queue_id")}
-_PLACE["queue_offset"] = "queue_index"
-_TIMER: Final = {"due_ms": "exact_due_ms", "origin": "origin", "topic": "topic"}
-BOUNDED: Final[dict[str, dict[str, str]]] = {
-    "messages": {**_PLACE, "born_ms": "born_ms", "stored_ms": "stored_ms", **_TIMER},
-    "fired": {**_PLACE, "put_ms": "born_ms", "fired_ms": "stored_ms", **_TIMER},
-    "timers": {
-        "due_ms": "exact_due_ms",
-        "topic": "topic",
-        "put_ms": "born_ms",
-        "message_offset": "offset",
-        "message_size": "size",
-        "queue_offset": "queue_index",
-        "roll_count": "roll_times",
-        "unit_offset": "unit",
-        "slot_time_ms": "slot_ms",
-    },
-    "units": {
-        "offset": "offset",
-        "prev_pos": "prev",
-        "magic": "magic",
-        "written_ms": "write_ms",
-        "due_ms": "ms",
-        "message_offset": "message",
-        "topic_hash": "topic_hash",
-    },
-    "slots": {name: name for name in ("index", "time_ms", "first", "last", "count")},
-    "queues": {
-        name: name for name in ("topic", "queue_id", "index", "offset", "size", "tags_code")
-    },
-}
-"""The columns by which each table leaves rows out exactly, before their texts are read, with the
-name that its rows have for each; `store` is one of every table."""
-_NULLABLE: Final = {
-    "messages": ("due_ms", "origin"),
-    "fired": ("due_ms", "origin"),
-    "timers": ("unit_offset", "slot_time_ms"),
-    "slots": ("time_ms",),
-}
-"""Columns whose nulls are below 0 inside: a comparison with null is not true."""
+
+FILTERED: Final = ("messages", "fired", "timers", "units", "slots", "queues")
+"""Tables that leave rows out exactly, before their texts are read."""
+_TEXTS: Final = ("topic", STORE)
+"""The texts that can be compared."""
 
 
 def parse_where(text: str, table: str) -> Bounds:
@@ -169,23 +121,24 @@ def parse_where(text: str, table: str) -> Bounds:
         if joined is None:
             raise InvalidArgumentError(f"where is not understood at {text[at:]!r}. Write and.")
         at = joined.end()
-    for name in _NULLABLE.get(table, ()):
-        if name in bounds.numbers:
-            bounds.narrow(name, low=0)
+    for name in bounds.numbers:
+        least = find_table(table).find(name).least
+        if least is not None:  # a comparison with null is not true
+            bounds.narrow(name, low=least)
     return bounds
 
 
 def _kind(table: str, name: str) -> tuple[str, str]:
     """Return the column that is bounded, and the type of what it is compared with."""
     kind = find_table(table).find(name).kind
-    counted = f"{name}_ms" if kind == TIMESTAMP else name
-    known = (*BOUNDED.get(table, ()), "store")
-    if counted not in known:
+    if name != STORE and not (
+        table in FILTERED and (name in _TEXTS or kind in (BIGINT, INT, TIMESTAMP))
+    ):
         raise InvalidArgumentError(
             f"where cannot filter the table {table} by {name}. Filter the rows after reading "
-            f"them, or use one of {', '.join(known)}."
+            "them, or use numbers, times, topic or store."
         )
-    return counted, kind
+    return f"{name}_ms" if kind == TIMESTAMP else name, kind
 
 
 def _allow(bounds: Bounds, table: str, name: str, texts: list[str]) -> None:

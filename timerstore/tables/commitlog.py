@@ -6,17 +6,18 @@ What is no message is a fault, and reading goes on at the next sound message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final, Literal
 
 import numpy as np
 
-from timerstore.jit.record import Table, Words
+from timerstore.jit.record import Words
 from timerstore.tables import arrays
 from timerstore.tables.arrays import Log
-from timerstore.tables.bounds import BOUNDED, Bounds, Flags
-from timerstore.tables.schema import BIGINT, BINARY, BODY, INT, PAYLOAD, STRING, arrow_schema
+from timerstore.tables.bounds import Bounds, Flags
+from timerstore.tables.rows import TableRows
+from timerstore.tables.schema import BINARY, BODY, PAYLOAD, STRING, Column, find_table, schema_of
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts
@@ -83,7 +84,7 @@ def in_timer_topic(log: Log, rows: LoggedMessages) -> Flags:
     return found
 
 
-class MessageRows:
+class MessageRows(TableRows):
     """Scanned messages, of which columns are made as they are asked for."""
 
     def __init__(self, log: Log, rows: LoggedMessages, parts: LoggedParts | None = None) -> None:
@@ -94,7 +95,7 @@ class MessageRows:
         return len(self.rows)
 
     def filter(self, chosen: Any) -> MessageRows:
-        """Return those that are chosen: bool[n], or a slice."""
+        """Return those that are chosen."""
         return MessageRows(self.log, self.rows[chosen], self.parts_of(chosen))
 
     def parts_of(self, chosen: Any) -> LoggedParts | None:
@@ -111,11 +112,6 @@ class MessageRows:
         return self._parts
 
     @cached_property
-    def topics(self) -> Any:
-        """The topics under which they are stored."""
-        return self.text("topic")
-
-    @cached_property
     def is_pending(self) -> Flags:
         """Whether each stands in the timer topic, queue 0."""
         return in_timer_topic(self.log, self.rows)
@@ -126,186 +122,96 @@ class MessageRows:
         fired: Flags = (self.rows.due_ms >= 0) & ~self.is_pending
         return fired & ~in_topic(self.log, self.rows, fmt.LEVEL_TOPIC)
 
-    def number(self, column: str, kind: str = BIGINT, *, least: int | None = None) -> Any:
-        """Return a column of the rows; what is below `least` is null."""
-        values = getattr(self.rows, column).copy()  # the rows are overwritten
-        return arrays.numbers(values, kind, None if least is None else values >= least)
+    @property
+    def crc_ok(self) -> Flags:
+        """Whether each has a checksum that matches."""
+        ok: Flags = self.rows.status == GOOD
+        return ok
 
-    def time(self, column: str, *, least: int | None = None) -> Any:
-        """Return a column of times as timestamps."""
-        values = getattr(self.rows, column)
-        return arrays.timestamps(values, None if least is None else values >= least)
+    @property
+    def lateness_ms(self) -> Words:
+        """How late each was appended."""
+        return self.rows.stored_ms - self.rows.exact_due_ms
+
+    def value(self, name: str) -> Any:
+        """Return numbers of the rows, or of their parts, or flags."""
+        if name in _ROWS:
+            return getattr(self.rows, name)
+        return getattr(self.parts if name in _PARTS else self, name)
 
     def text(self, name: str, kind: str = STRING) -> Any:
-        """Return a text of the rows."""
-        return self._text(self.rows, name, kind)
-
-    def part(self, name: str, kind: str = STRING) -> Any:
-        """Return a text of the parts."""
-        return self._text(self.parts, name, kind)
-
-    def _text(self, table: Table, name: str, kind: str) -> Any:
-        places, lengths = getattr(table, f"{name}_at"), getattr(table, f"{name}_bytes")
+        """Return texts of the rows, or of their parts; `id`: the key, "" if there is none."""
+        if name == "id":
+            return self.text("key").fill_null("")
+        places, lengths = self.value(f"{name}_at"), self.value(f"{name}_bytes")
         return arrays.texts(self.log, places, lengths, kind)
 
-    def part_number(self, column: str) -> Any:
-        """Return a number that stands among the parts."""
-        return arrays.numbers(getattr(self.parts, column), INT)
-
-    def flag(self, column: str) -> Any:
-        """Return a column of the rows as booleans."""
-        return arrays.booleans(getattr(self.rows, column) != 0)
-
-    def properties(self) -> Any:
-        """Return all properties."""
-        return arrays.maps(self.log, self.parts.properties_at, self.parts.properties_bytes)
-
-    def user_properties(self, *, and_expires: bool = False) -> Any:
-        """Return the properties that are not the system's own, with that by which `put` expires."""
-        hidden = fmt.RESERVED_PROPERTIES
-        if and_expires:
-            hidden -= {fmt.PROPERTY_EXPIRES.decode()}
-        places, lengths = self.parts.properties_at, self.parts.properties_bytes
-        lengths = np.where(self.parts.is_plain == 1, 0, lengths)
-        return arrays.maps(self.log, places, lengths, hidden=hidden)
-
-    def lateness(self) -> Any:
-        """Return how late each was appended, ms."""
-        values = self.rows.stored_ms - self.rows.exact_due_ms
-        return arrays.numbers(values, BIGINT)
+    def properties(self, name: str) -> Any:
+        """Return all properties, or those that the user gave: see `_HIDDEN`."""
+        hidden, parts = _HIDDEN[name], self.parts
+        lengths = np.where((parts.is_plain == 1) & bool(hidden), 0, parts.properties_bytes)
+        return arrays.maps(self.log, parts.properties_at, lengths, hidden)
 
 
-Maker = Callable[[MessageRows], Any]
-_SHARED: Final[dict[str, Maker]] = {
-    "offset": lambda m: m.number("offset"),
-    "size": lambda m: m.number("size", INT),
-    "queue_id": lambda m: m.number("queue_id", INT),
-    "queue_offset": lambda m: m.number("queue_index"),
-    "topic": lambda m: m.topics,
-    "key": lambda m: m.part("keys"),
-    "tag": lambda m: m.part("tags"),
-    "properties": lambda m: m.properties(),
-    "roll_count": lambda m: m.number("roll_times", INT),
-    "origin": lambda m: m.number("origin", least=0),
-    "identity_high": lambda m: m.number("identity_high"),
-    "identity_low": lambda m: m.number("identity_low"),
-    "due": lambda m: m.time("exact_due_ms", least=0),
-    "due_ms": lambda m: m.number("exact_due_ms", least=0),
-    "crc_ok": lambda m: arrays.booleans(m.rows.status == GOOD),
-    BODY: lambda m: m.part("body", BINARY),
+_ROWS: Final = frozenset(LoggedMessages.columns())
+_PARTS: Final = frozenset(LoggedParts.columns())
+_HIDDEN: Final[dict[str, frozenset[str]]] = {
+    "properties": frozenset(),
+    "user_properties": fmt.RESERVED_PROPERTIES,
+    "put_properties": fmt.RESERVED_PROPERTIES - {fmt.PROPERTY_EXPIRES.decode()},
 }
-MAKERS: Final[dict[str, dict[str, Maker]]] = {
-    "messages": {
-        **_SHARED,
-        "born": lambda m: m.time("born_ms"),
-        "born_ms": lambda m: m.number("born_ms"),
-        "stored": lambda m: m.time("stored_ms"),
-        "stored_ms": lambda m: m.number("stored_ms"),
-        "unique_key": lambda m: m.text("key"),
-        "reconsume_times": lambda m: m.part_number("reconsumes"),
-        "flag": lambda m: m.part_number("flag"),
-        "system_flag": lambda m: m.part_number("system_flag"),
-        "body_size": lambda m: m.part_number("body_bytes"),
-        "tags_code": lambda m: m.number("tags_code"),
-        "real_topic": lambda m: m.text("real_topic"),
-        "real_queue_id": lambda m: m.number("real_queue", INT, least=0),
-        "out_ms": lambda m: m.number("due_ms", least=0),
-        "is_pending": lambda m: arrays.booleans(m.is_pending),
-        "is_delete": lambda m: m.flag("is_delete"),
-        "is_replacement": lambda m: m.flag("is_replacement"),
-        "level": lambda m: m.number("level", INT, least=0),
-    },
-    "fired": {
-        **_SHARED,
-        "id": lambda m: m.text("key"),
-        "properties": lambda m: m.user_properties(),
-        "fired": lambda m: m.time("stored_ms"),
-        "fired_ms": lambda m: m.number("stored_ms"),
-        "put": lambda m: m.time("born_ms"),
-        "put_ms": lambda m: m.number("born_ms"),
-        "lateness_ms": lambda m: m.lateness(),
-    },
-}
+"""The system's own, which are left out; `put` can be given one of them, by which a timer expires.
+"""
 
 
-def choose_rows(table: str, messages: MessageRows, bounds: Bounds) -> MessageRows:
-    """Return the rows that belong to the table, and are within the bounds."""
-    if table == "fired":
-        fired = messages.is_fired
-        if not fired.all():
-            messages = messages.filter(fired)
-    rows, numbers = messages.rows, BOUNDED[table]
-    chosen = bounds.choose(numbers, lambda name: getattr(rows, numbers[name]))
-    if chosen is not None:
-        messages = messages.filter(chosen)
-    if "topic" in bounds.texts and len(messages):
-        messages = filter_topic(messages, messages.topics, bounds)
-    return messages
-
-
-def filter_topic(messages: MessageRows, topics: Any, bounds: Bounds) -> MessageRows:
-    """Return the messages with an allowed topic."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    wanted = pa.array(sorted(bounds.texts["topic"]), pa.string())
-    chosen = pc.is_in(topics, wanted).to_numpy(zero_copy_only=False)
-    return messages if chosen.all() else messages.filter(chosen)
-
-
-def pieces(messages: MessageRows, sizes: Words, *, with_body: bool) -> Iterator[MessageRows]:
+def pieces(messages: MessageRows, columns: Sequence[Column]) -> Iterator[MessageRows]:
     """Cut messages so that the bodies of each piece fit into a batch."""
-    if not with_body or not len(messages):
+    if all(each.name != BODY for each in columns):
         if len(messages):
             yield messages
         return
-    number = np.cumsum(sizes) // BATCH_BYTES
+    number = np.cumsum(messages.rows.size) // BATCH_BYTES
     starts = np.flatnonzero(np.diff(number, prepend=-1))
-    for first, last in zip(starts, [*starts[1:], len(messages)], strict=True):
+    for first, last in zip(starts, [*starts[1:], len(messages)][: len(starts)], strict=True):
         yield messages.filter(slice(first, last))
 
 
 def message_batches(
-    view: StoreView, table: str, start: int, stop: int, columns: tuple[str, ...], bounds: Bounds
+    view: StoreView, table: str, start: int, stop: int, columns: Sequence[Column], bounds: Bounds
 ) -> Iterator[list[Any] | Fault]:
     """Yield the columns of each batch, with what is wrong."""
-    makers = [MAKERS[table][name] for name in columns]
     for rows in read_log(view, start, stop):
         if isinstance(rows, Fault):
             yield rows
             continue
-        messages = choose_rows(table, MessageRows(view.reader.commitlog, rows), bounds)
-        sizes = messages.rows.size
-        for piece in pieces(messages, sizes, with_body=BODY in columns):
-            yield [make(piece) for make in makers]
+        messages = MessageRows(view.reader.commitlog, rows)
+        if table == "fired":
+            messages = messages.only(messages.is_fired)
+        for piece in pieces(messages.within(table, bounds), columns):
+            yield piece.columns(columns)
 
 
 ExportTable = Literal["pending", "fired", "messages"]
 _FIRED_TIMES: Final = ("fired_ms", "lateness_ms")
 _TIMER: Final = ("put_ms", "roll_count", "offset", "key", *PAYLOAD)
 _PLACE: Final = ("offset", "size", "topic", "queue_id", "queue_offset", "born_ms", "stored_ms")
-EXPORT_SCHEMAS: Final[dict[str, Any]] = {
-    "pending": arrow_schema("fired", ("id", "topic", "due_ms", *_TIMER)),
-    "fired": arrow_schema("fired", ("id", "topic", "due_ms", *_FIRED_TIMES, *_TIMER)),
-    "messages": arrow_schema(
-        "messages", (*_PLACE, "reconsume_times", "unique_key", "key", *PAYLOAD)
+
+
+def _exported(table: str, *names: str, **of: str) -> list[Column]:
+    """Return columns of a table; `of`: what those are made of that are another thing here."""
+    columns = find_table(table).choose(names)
+    return [each._replace(of=of.get(each.name, each.of)) for each in columns]
+
+
+EXPORTED: Final[dict[str, list[Column]]] = {
+    "pending": _exported(
+        "fired",
+        *("id", "topic", "due_ms", *_TIMER),
+        id="id",
+        topic="real_topic",
+        properties="put_properties",
     ),
+    "fired": _exported("fired", "id", "topic", "due_ms", *_FIRED_TIMES, *_TIMER, id="id"),
+    "messages": _exported("messages", *_PLACE, "reconsume_times", "unique_key", "key", *PAYLOAD),
 }
-
-
-def _id(messages: MessageRows) -> Any:
-    ids = messages.text("key")
-    return ids.fill_null("") if ids.null_count else ids
-
-
-_FIRED: Final[dict[str, Maker]] = {**MAKERS["fired"], "id": _id}
-EXPORT_MAKERS: Final[dict[str, dict[str, Maker]]] = {
-    "pending": {
-        **_FIRED,
-        "topic": lambda m: m.text("real_topic"),
-        "properties": lambda m: m.user_properties(and_expires=True),
-    },
-    "fired": _FIRED,
-    "messages": MAKERS["messages"],
-}
-"""How each column of `EXPORT_SCHEMAS` is made."""
+EXPORT_SCHEMAS: Final = {table: schema_of(columns) for table, columns in EXPORTED.items()}

@@ -18,7 +18,14 @@ from timerstore.errors import CorruptStoreError
 from timerstore.tables import arrays, commitlog, records
 from timerstore.tables import timers as timers
 from timerstore.tables.bounds import Bounds
-from timerstore.tables.schema import ARROW_TYPES, STORE, arrow_schema, default_columns, find_table
+from timerstore.tables.schema import (
+    ARROW_TYPES,
+    STORE,
+    Column,
+    arrow_schema,
+    default_columns,
+    find_table,
+)
 from timerstore.tables.splits import FILES, LOG, UNITS, WHEEL, Range, Split, file_faults, plan_views
 from timerstore.tables.stores import find_stores
 from timerstore.tables.view import StoreView, look_at, open_view
@@ -88,20 +95,20 @@ def _read(
 ) -> Iterator[list[Any] | Fault]:
     # A batch knows its length from a column, also if none but the store's path is asked for.
     table, (name, start, stop) = split.table, part
-    columns = columns or (_ANY_COLUMN.get(table, "offset"),)
+    chosen = find_table(table).choose(columns or (_ANY_COLUMN.get(table, "offset"),))
     if table in ("messages", "fired"):
-        return commitlog.message_batches(view, table, start, stop, columns, bounds)
+        return commitlog.message_batches(view, table, start, stop, chosen, bounds)
     if table == "units":
-        return records.unit_batches(view, start, stop, columns, bounds)
+        return records.unit_batches(view, start, stop, chosen, bounds)
     if table == "slots":
-        return records.slot_batches(view, start, stop, columns, bounds)
+        return records.slot_batches(view, start, stop, chosen, bounds)
     if table == "queues":
-        return records.entry_batches(view, name, start, stop, columns, bounds)
+        return records.entry_batches(view, name, start, stop, chosen, bounds)
     if table == "timers":
-        return timers.timer_batches(view, name, start, stop, columns, bounds, failfast=failfast)
+        return timers.timer_batches(view, name, start, stop, chosen, bounds, failfast=failfast)
     if table == "checkpoint":
-        return _batches(table, columns, iter(cursors(view).items()))
-    return _batches(table, columns, _faults(view, part))
+        return _batches(table, chosen, iter(cursors(view).items()))
+    return _batches(table, chosen, _faults(view, part))
 
 
 _ANY_COLUMN: Final = {"slots": "index", "queues": "index", "timers": "message_offset"}
@@ -109,13 +116,13 @@ _ANY_COLUMN["checkpoint"] = "value"
 
 
 def _batches(
-    table: str, columns: tuple[str, ...], rows: Iterator[tuple[Any, ...]]
+    table: str, columns: Sequence[Column], rows: Iterator[tuple[Any, ...]]
 ) -> Iterator[list[Any]]:
     """Yield the columns of each batch of rows that are tuples, as the table has its columns."""
-    kinds = {each.name: ARROW_TYPES[each.kind] for each in find_table(table).columns}
+    whole = find_table(table).columns
     while part := list(islice(rows, _BATCH_COUNT)):
-        made = dict(zip(kinds, zip(*part, strict=True), strict=True))
-        yield [pa.array(made[name], kinds[name]) for name in columns]
+        made = dict(zip(whole, zip(*part, strict=True), strict=True))
+        yield [pa.array(made[each], ARROW_TYPES[each.kind]) for each in columns]
 
 
 def read_store(

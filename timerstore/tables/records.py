@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from timerstore.jit.record import Words
 from timerstore.tables import arrays
-from timerstore.tables.bounds import BOUNDED, Bounds, Flags
-from timerstore.tables.schema import BIGINT, INT, find_table
+from timerstore.tables.bounds import Bounds, Flags
+from timerstore.tables.rows import TableRows
+from timerstore.tables.schema import STRING, Column
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NO_UNIT, UNIT_GOOD, LoggedUnits
@@ -35,57 +36,40 @@ def unit_faults(view: StoreView, units: LoggedUnits) -> list[Fault]:
     ]
 
 
-def _number(column: str, kind: str = BIGINT) -> Callable[[StoreView, LoggedUnits], Any]:
-    return lambda view, units: arrays.numbers(getattr(units, column).copy(), kind)
+class UnitRows(TableRows):
+    """Units of the timer log."""
+
+    def __init__(self, units: LoggedUnits, precision_ms: int) -> None:
+        self.units, self.precision_ms = units, precision_ms
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    def filter(self, chosen: Any) -> UnitRows:
+        """Return those that are chosen."""
+        return UnitRows(self.units[chosen], self.precision_ms)
+
+    def value(self, name: str) -> Any:
+        """Return numbers or flags of the units."""
+        if name == "crc_ok":
+            return self.units.status == UNIT_GOOD
+        if name == "slot":
+            return self.units.ms // self.precision_ms
+        return self.units.magic & _BITS[name] if name in _BITS else getattr(self.units, name)
 
 
-def _time(column: str) -> Callable[[StoreView, LoggedUnits], Any]:
-    return lambda view, units: arrays.timestamps(getattr(units, column))
-
-
-def _bit(bit: int) -> Callable[[StoreView, LoggedUnits], Any]:
-    return lambda view, units: arrays.booleans(units.magic & bit != 0)
-
-
-_UNIT_MAKERS: Final[dict[str, Callable[[StoreView, LoggedUnits], Any]]] = {
-    "offset": _number("offset"),
-    "prev_pos": _number("prev"),
-    "magic": _number("magic", INT),
-    "is_roll": _bit(fmt.UNIT_ROLL),
-    "is_hop": _bit(fmt.UNIT_HOP),
-    "is_delete": _bit(fmt.UNIT_DELETE),
-    "written": _time("write_ms"),
-    "written_ms": _number("write_ms"),
-    "due": _time("ms"),
-    "due_ms": _number("ms"),
-    "message_offset": _number("message"),
-    "message_size": _number("size", INT),
-    "topic_hash": _number("topic_hash", INT),
-    "crc_ok": lambda view, units: arrays.booleans(units.status == UNIT_GOOD),
-    "slot": lambda view, units: arrays.numbers(units.ms // view.reader.precision_ms, BIGINT),
-    "extra": _number("extra"),
-    "by_broker": lambda view, units: arrays.booleans(units.by_broker != 0),
-    "status": _number("status", INT),
-}
+_BITS: Final = {"is_roll": fmt.UNIT_ROLL, "is_hop": fmt.UNIT_HOP, "is_delete": fmt.UNIT_DELETE}
 
 
 def unit_batches(
-    view: StoreView, start: int, stop: int, columns: tuple[str, ...], bounds: Bounds
+    view: StoreView, start: int, stop: int, columns: Sequence[Column], bounds: Bounds
 ) -> Iterator[list[Any] | Fault]:
     """Yield the columns of each batch, with what is wrong."""
-    makers = [_UNIT_MAKERS[name] for name in columns]
     for units in read_units(view, start, stop):
         yield from unit_faults(view, units)
-        chosen = choose_units(units, bounds)
+        chosen = UnitRows(units, view.reader.precision_ms).within("units", bounds)
         if len(chosen):
-            yield [make(view, chosen) for make in makers]
-
-
-def choose_units(units: LoggedUnits, bounds: Bounds) -> LoggedUnits:
-    """Return the units within the bounds."""
-    names = BOUNDED["units"]
-    chosen = bounds.choose(names, lambda name: getattr(units, names[name]))
-    return units if chosen is None else units[chosen]
+            yield chosen.columns(columns)
 
 
 # --- slots
@@ -97,41 +81,32 @@ _TIME_MAX: Final = 1 << 52
 """Larger numbers of slots are damage, and shown as times they would overflow."""
 
 
-class SlotRows:
+class SlotRows(TableRows):
     """Used slots: their indexes, and their fields as NumPy sees them."""
 
-    def __init__(self, view: StoreView, indexes: Any, fields: Any) -> None:
+    def __init__(self, precision_ms: int, indexes: Any, fields: Any) -> None:
         """`indexes`: int64[n]. `fields`: SLOT[n]."""
-        self.indexes, self.fields = indexes, fields
+        self.precision_ms, self.index, self.fields = precision_ms, indexes, fields
         self.time = fields["time"].astype(np.int64)
-        self.within = (self.time >= 0) & (self.time < _TIME_MAX)
-        self.time_ms = np.where(self.within, self.time, -1) * view.reader.precision_ms
+        within = (self.time >= 0) & (self.time < _TIME_MAX)
+        self.time_ms = np.where(within, self.time, -1) * precision_ms
 
-    def number(self, name: str) -> Any:
-        """Return a column that can have bounds."""
-        if name in ("index", "time_ms"):
-            return self.indexes if name == "index" else self.time_ms
-        return self.fields[name]
+    def __len__(self) -> int:
+        return len(self.index)
 
-    def field(self, name: str, kind: str = BIGINT) -> Any:
-        """Return a field of the slots."""
-        return arrays.numbers(self.fields[name].astype(np.int64), kind)
+    def filter(self, chosen: Any) -> SlotRows:
+        """Return those that are chosen."""
+        return SlotRows(self.precision_ms, self.index[chosen], self.fields[chosen])
 
-
-_SLOT_MAKERS: Final[dict[str, Callable[[SlotRows], Any]]] = {
-    "index": lambda s: arrays.numbers(s.indexes, BIGINT),
-    "time": lambda s: arrays.timestamps(s.time_ms, s.within),
-    "time_ms": lambda s: arrays.numbers(s.time_ms, BIGINT, s.within),
-    "first": lambda s: s.field("first"),
-    "last": lambda s: s.field("last"),
-    "count": lambda s: s.field("count", INT),
-    "slot": lambda s: arrays.numbers(s.time, BIGINT),
-    "magic": lambda s: s.field("magic", INT),
-}
+    def value(self, name: str) -> Any:
+        """Return numbers of the slots."""
+        if name in ("first", "last", "count", "magic"):
+            return self.fields[name].astype(np.int64)
+        return getattr(self, name)
 
 
 def slot_batches(
-    view: StoreView, start: int, stop: int, columns: tuple[str, ...], bounds: Bounds
+    view: StoreView, start: int, stop: int, columns: Sequence[Column], bounds: Bounds
 ) -> Iterator[list[Any] | Fault]:
     """Yield the columns of the used slots with indexes in [start, stop), with what is wrong."""
     slots, used = view.slots, view.used_slots
@@ -139,14 +114,11 @@ def slot_batches(
     for at in range(0, len(used), _CHUNK_SLOTS):
         indexes = used[at : at + _CHUNK_SLOTS]
         fields = np.array(slots[indexes], fmt.SLOT)
-        held = ~emptied(fields)
-        rows = SlotRows(view, indexes[held], fields[held])
-        yield from _slot_faults(rows, len(slots))
-        chosen = bounds.choose(BOUNDED["slots"], rows.number)
-        if chosen is not None:
-            rows = SlotRows(view, rows.indexes[chosen], rows.fields[chosen])
-        if len(rows.indexes):
-            yield [_SLOT_MAKERS[name](rows) for name in columns]
+        held = SlotRows(view.reader.precision_ms, indexes, fields).filter(~emptied(fields))
+        yield from _slot_faults(held, len(slots))
+        chosen = held.within("slots", bounds)
+        if len(chosen):
+            yield chosen.columns(columns)
 
 
 def emptied(fields: Any) -> Flags:
@@ -168,8 +140,8 @@ def misplaced(indexes: Words, fields: Any, slot_count: int) -> Flags:
 
 
 def _slot_faults(rows: SlotRows, slot_count: int) -> Iterator[Fault]:
-    for i in np.flatnonzero(misplaced(rows.indexes, rows.fields, slot_count)).tolist():
-        offset = int(rows.indexes[i]) * fmt.SLOT_BYTES + fmt.SLOT_TIME_AT
+    for i in np.flatnonzero(misplaced(rows.index, rows.fields, slot_count)).tolist():
+        offset = int(rows.index[i]) * fmt.SLOT_BYTES + fmt.SLOT_TIME_AT
         yield Fault(_WHEEL, offset, f"the slot's time, {rows.time[i]}, does not belong here")
 
 
@@ -195,15 +167,28 @@ def queue_stop(view: StoreView, topic: str, queue_id: int) -> int:
     return -(-view.reader.queues[topic, queue_id].used_end() // fmt.ENTRY_BYTES)
 
 
-class EntryRows:
+class EntryRows(TableRows):
     """Entries of one queue."""
 
-    def __init__(self, queue_id: int, index: Words, fields: Any) -> None:
+    def __init__(self, topic: str, queue_id: int, index: Words, fields: Any) -> None:
         """`fields`: QUEUE_ENTRY[n]; `index`: int64[n], their places in the queue."""
-        self.queue_id, self.index = queue_id, index
+        self.topic, self.number = topic, queue_id
+        self.queue_id, self.index = np.full(len(index), queue_id), index
+        self.fields = fields
         self.offset = fields["offset"].astype(np.int64)
         self.size = fields["size"].astype(np.int64)
         self.tags_code = fields["tags_code"].astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def filter(self, chosen: Any) -> EntryRows:
+        """Return those that are chosen."""
+        return EntryRows(self.topic, self.number, self.index[chosen], self.fields[chosen])
+
+    def text(self, name: str, kind: str = STRING) -> Any:
+        """Return the topic of each."""
+        return arrays.repeated(self.topic, len(self))
 
     @property
     def is_empty(self) -> Flags:
@@ -212,16 +197,9 @@ class EntryRows:
         empty: Flags = ~kept & ((self.size == 0) | (self.size == fmt.QUEUE_BLANK_SIZE))
         return empty
 
-    def value(self, name: str) -> Words:
-        """Return a column that can have bounds."""
-        if name == "queue_id":
-            return np.full(len(self.index), self.queue_id, np.int64)
-        found: Words = getattr(self, name)
-        return found
-
 
 def entry_batches(
-    view: StoreView, name: str, start: int, stop: int, columns: tuple[str, ...], bounds: Bounds
+    view: StoreView, name: str, start: int, stop: int, columns: Sequence[Column], bounds: Bounds
 ) -> Iterator[list[Any] | Fault]:
     """Yield the columns of the entries with indexes in [start, stop) of one queue.
 
@@ -232,19 +210,10 @@ def entry_batches(
     for at in range(start, stop, _CHUNK_ENTRIES):
         count = min(_CHUNK_ENTRIES, stop - at)
         fields = read_entries(queue, at, count)
-        rows = EntryRows(queue_id, np.arange(at, at + len(fields), dtype=np.int64), fields)
+        rows = EntryRows(topic, queue_id, np.arange(at, at + len(fields)), fields)
         odd = ~rows.is_empty & ((rows.size <= 0) | (rows.offset < 0))
         for index in rows.index[odd].tolist():
             yield Fault(name, index * fmt.ENTRY_BYTES, "the entry points to no message")
-        kept = ~rows.is_empty & (rows.offset < view.log_stop)
-        chosen = bounds.choose(BOUNDED["queues"], rows.value)
-        if chosen is not None:
-            kept &= chosen
-        if kept.any():
-            yield [_entry_column(column, topic, rows, kept) for column in columns]
-
-
-def _entry_column(column: str, topic: str, rows: EntryRows, kept: Flags) -> Any:
-    if column == "topic":
-        return arrays.repeated(topic, int(kept.sum()))
-    return arrays.numbers(rows.value(column)[kept], find_table("queues").find(column).kind)
+        kept = rows.filter(~rows.is_empty & (rows.offset < view.log_stop)).within("queues", bounds)
+        if len(kept):
+            yield kept.columns(columns)

@@ -8,26 +8,24 @@ once for each view of a store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from timerstore.jit.record import Words
 from timerstore.services.engine.rebuild import TIMERS, read_mark
-from timerstore.tables import arrays
 from timerstore.tables.arrays import Log
-from timerstore.tables.bounds import BOUNDED, HIGHEST, LOWEST, Bounds, Flags, java_hash
+from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds, Flags, java_hash
 from timerstore.tables.commitlog import (
     MessageRows,
-    filter_topic,
     in_timer_topic,
     in_topic,
     pieces,
     read_log,
 )
 from timerstore.tables.records import unit_faults
-from timerstore.tables.schema import BIGINT, BINARY, BODY, INT
+from timerstore.tables.schema import Column
 from timerstore.tables.view import StoreView, level_ranges, level_targets, read_level
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
@@ -404,32 +402,7 @@ class TimerRows(MessageRows):
         rows, parts = self.rows[chosen], self.parts_of(chosen)
         return TimerRows(self.log, rows, parts, self.unit[chosen], self.slot_ms[chosen])
 
-    def value(self, name: str) -> Words:
-        """Return a column that can have bounds."""
-        values: Words = getattr(self if name in _PLACES else self.rows, BOUNDED["timers"][name])
-        return values
 
-
-MAKERS: Final[dict[str, Callable[[TimerRows], Any]]] = {
-    "id": lambda t: t.text("key"),
-    "topic": lambda t: t.text("real_topic"),
-    "key": lambda t: t.part("keys"),
-    "put": lambda t: t.time("born_ms"),
-    "put_ms": lambda t: t.number("born_ms"),
-    "due": lambda t: t.time("exact_due_ms"),
-    "due_ms": lambda t: t.number("exact_due_ms"),
-    "roll_count": lambda t: t.number("roll_times", INT),
-    "slot_time": lambda t: arrays.timestamps(t.slot_ms, t.unit != NO_UNIT),
-    "slot_time_ms": lambda t: arrays.numbers(t.slot_ms, BIGINT, t.unit != NO_UNIT),
-    "unit_offset": lambda t: arrays.numbers(t.unit, BIGINT, t.unit != NO_UNIT),
-    "message_offset": lambda t: t.number("offset"),
-    "message_size": lambda t: t.number("size", INT),
-    "queue_offset": lambda t: t.number("queue_index"),
-    "queue_id": lambda t: t.number("real_queue", INT, least=0),
-    "tag": lambda t: t.part("tags"),
-    "properties": lambda t: t.user_properties(),
-    BODY: lambda t: t.part("body", BINARY),
-}
 _PLACES: Final = ("unit_offset", "slot_time_ms")
 _DUE: Final = frozenset(("due", "due_ms"))
 _IN_UNITS: Final = frozenset(
@@ -474,7 +447,7 @@ def read_timers(
         slot_ms = np.where(unit == NO_UNIT, NO_UNIT, slot * view.reader.precision_ms)
         timers = TimerRows(view.reader.commitlog, step.rows, step.parts, unit, slot_ms)
         pending = step.verdicts == PENDING
-        yield timers if pending.all() else timers.filter(pending)
+        yield timers.only(pending)
 
 
 def read_units(
@@ -500,7 +473,7 @@ def read_units(
         rows[at], pending[at] = step.rows, step.verdicts == PENDING
     slot_ms = np.where(places.unit == NO_UNIT, NO_UNIT, places.slot * view.reader.precision_ms)
     timers = TimerRows(log, rows, None, places.unit, slot_ms)
-    yield timers if pending.all() else timers.filter(pending)
+    yield timers.only(pending)
 
 
 def timer_batches(
@@ -508,7 +481,7 @@ def timer_batches(
     part: str,
     start: int,
     stop: int,
-    columns: tuple[str, ...],
+    columns: Sequence[Column],
     bounds: Bounds,
     *,
     failfast: bool = False,
@@ -517,40 +490,24 @@ def timer_batches(
 
     If units say all that is asked for, their messages are not read, but with `failfast`.
     """
-    makers = [MAKERS[name] for name in columns]
     faults: list[Fault] = []
-    out, wanted = settled(view), {*columns, *bounds.numbers, *bounds.texts}
+    names = {each.name for each in columns}
+    out, wanted = settled(view), names | bounds.numbers.keys() | bounds.texts.keys()
     by_units = part == UNITS and wanted <= _IN_UNITS and not failfast and not len(out.cancelled)
     for places in find_places(view, part, start, stop, bounds, faults):
         yield from faults
         faults.clear()
         if by_units:
-            found = read_units(view, places, out, bounds, with_due=not _DUE.isdisjoint(columns))
+            found = read_units(view, places, out, bounds, with_due=not _DUE.isdisjoint(names))
         else:
             found = read_timers(view, places, out)
         for timers in found:
             if isinstance(timers, Fault):
                 yield timers
                 continue
-            timers = choose_timers(timers, bounds)
-            sizes = timers.rows.size
-            for piece in pieces(timers, sizes, with_body=BODY in columns):
-                assert isinstance(piece, TimerRows)
-                yield [make(piece) for make in makers]
+            for piece in pieces(timers.within("timers", bounds), columns):
+                yield piece.columns(columns)
     yield from faults
-
-
-def choose_timers(timers: TimerRows, bounds: Bounds) -> TimerRows:
-    """Return the timers within the bounds."""
-    chosen = bounds.choose(BOUNDED["timers"], timers.value)
-    if chosen is not None:
-        timers = timers.filter(chosen)
-    if "topic" in bounds.texts and len(timers):
-        topics = timers.text("real_topic")
-        chosen_timers = filter_topic(timers, topics, bounds)
-        assert isinstance(chosen_timers, TimerRows)
-        return chosen_timers
-    return timers
 
 
 # --- all of them

@@ -19,8 +19,8 @@ from timerstore.services.looking.instant import Instant, capture_instant
 from timerstore.services.looking.read_pending import read_rows
 from timerstore.services.looking.timer_places import NEVER_MS, DueOrder, join_places
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
-from timerstore.tables.commitlog import EXPORT_MAKERS, EXPORT_SCHEMAS, pieces
-from timerstore.tables.timers import NO_UNIT, TimerRows, choose_timers
+from timerstore.tables.commitlog import EXPORT_SCHEMAS, EXPORTED, pieces
+from timerstore.tables.timers import NO_UNIT, TimerRows
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.values.amounts import exact_span, html_table
 from timerstore.values.check_arguments import DUE_MS_MAX, Range
@@ -153,7 +153,8 @@ def count_by_bucket(
 # --- all as an Arrow table
 
 
-NAMES: Final = tuple(EXPORT_SCHEMAS["pending"].names)
+_COLUMNS: Final = {each.name: each for each in EXPORTED["pending"]}
+NAMES: Final = tuple(_COLUMNS)
 
 
 def pending_columns(core: Core, where: Range, columns: Sequence[str] | None) -> pa.Table:
@@ -220,16 +221,15 @@ class _Listing:
         read = read_rows(self._engine, log, self._instant, *places, self._tell)
         for rows, parts in read:
             nowhere = np.full(len(rows), NO_UNIT, np.int64)
-            yield choose_timers(TimerRows(log, rows, parts, nowhere, nowhere), self._bounds)
+            timers = TimerRows(log, rows, parts, nowhere, nowhere)
+            yield timers.within("timers", self._bounds)
 
     def _tell(self, message: int) -> None:
         name_lost(self._engine, message)
 
     def batches(self, names: Sequence[str], schema: Any) -> Iterator[pa.RecordBatch]:
         """Yield the columns, chunk by chunk."""
-        makers = [EXPORT_MAKERS["pending"][name] for name in names]
+        columns = [_COLUMNS[name] for name in names]
         for timers in self._read():
-            sizes = timers.rows.size
-            for piece in pieces(timers, sizes, with_body="body" in names):
-                made = [make(piece) for make in makers]
-                yield pa.RecordBatch.from_arrays(made, schema=schema)
+            for piece in pieces(timers, columns):
+                yield pa.RecordBatch.from_arrays(piece.columns(columns), schema=schema)
