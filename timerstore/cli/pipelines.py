@@ -111,7 +111,7 @@ def run_(
         options["delay_levels"] = settings(config).delay_levels
         options["rules"] = rules
         options["thresholds"] = _limits(out_, thresholds, rules, fire_rate, measure)
-        named = stores if list_file is None else read_list(list_file)
+        named: Any = stores if list_file is None else read_list(list_file)
         found = _run(out_, named, out, options, spark=spark or master is not None, master=master)
         if prometheus is not None:
             _write_prometheus(found, prometheus)
@@ -242,7 +242,7 @@ def _wait(query: StreamingQuery) -> None:
 app.add_typer(pipeline, name="pipeline", rich_help_panel=CHECK)
 
 
-def read_list(path: Path) -> dict[str, str]:
+def read_list(path: Path) -> list[tuple[str, str]]:
     """Read the names and paths of stores."""
     try:
         with path.open(newline="") as file:
@@ -251,13 +251,7 @@ def read_list(path: Path) -> dict[str, str]:
         raise InvalidArgumentError(f"{path} cannot be read: {e}. Pass a CSV file.") from e
     if not rows or not {"name", "path"} <= rows[0].keys():
         raise InvalidArgumentError(f"{path} has no rows with the columns name and path. Add them.")
-    names = [row["name"] for row in rows]
-    twice = [name for i, name in enumerate(names) if name in names[:i]]
-    if twice:
-        raise InvalidArgumentError(
-            f"{path} has two stores named {twice[0]!r}. Give each store its own name."
-        )
-    return {row["name"]: row["path"] for row in rows}
+    return [(row["name"], row["path"]) for row in rows]
 
 
 def measured(out: Output) -> float:

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import pyarrow as pa
+
 from timerstore.audit import DISTRIBUTION_RULES
 from timerstore.audit.asking import read_rules
 from timerstore.audit.engines import import_duckdb, on_workers
@@ -104,15 +106,13 @@ def find_members(stores: Any) -> list[Member]:
 
 def _named(stores: Any) -> list[Member] | None:
     """Return the stores of a mapping or of a table of names and paths; None: it is neither."""
+    if hasattr(stores, "toArrow"):  # Spark's
+        stores = stores.select("name", "path").toArrow()
     if isinstance(stores, Mapping):
         rows: Iterable[Any] = stores.items()
-    elif hasattr(stores, "select") and hasattr(stores, "collect"):  # Spark
-        rows = [(row["name"], row["path"]) for row in stores.select("name", "path").collect()]
-    elif hasattr(stores, "itertuples"):  # pandas
-        rows = zip(stores["name"], stores["path"], strict=True)
-    elif hasattr(stores, "column_names"):  # Arrow
-        columns = (stores.column(name).to_pylist() for name in ("name", "path"))
-        rows = zip(*columns, strict=True)
+    elif hasattr(stores, "__arrow_c_stream__"):
+        columns = pa.table(stores).select(["name", "path"]).itercolumns()
+        rows = zip(*(each.to_pylist() for each in columns), strict=True)
     elif isinstance(stores, list | tuple) and stores and isinstance(stores[0], list | tuple):
         rows = stores
     else:

@@ -39,7 +39,6 @@ _READ: Final = {STORE} | {
 }
 """What a row that was read says besides; a new timer has its own."""
 _TIMES: Final = (("at_ms", "at"), ("due_ms", "due"))
-Codes = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def check_rows(schema: StructType) -> None:
@@ -79,56 +78,35 @@ def used(batch: Any) -> Any:
 def put_rows(store: TimerStore, batch: Any, topic: str) -> Iterator[TimerIds]:
     """Put the rows of a record batch; `topic`: if none is given."""
     table = pa.Table.from_batches([batch]).combine_chunks()
-    names = table.column_names
-    due_ms, bodies = _times_ms(table), table["body"]
-    if bodies.null_count:
+    names, count, due_ms = table.column_names, len(table), _times_ms(table)
+    if table["body"].null_count:
         raise InvalidArgumentError("The column body contains nulls. Leave such rows out.")
-    topics, topic_of = _coded(pc.fill_null(table["topic"], topic) if "topic" in names else None)
-    tags, tag_of = _coded(table["tag"] if "tag" in names else None)
-    carried, carried_of = _encoded(table["properties"] if "properties" in names else None)
-    keyed = pc.is_valid(table["key"]).to_numpy() if "key" in names else None
-    none = np.zeros(len(table), np.int64)
-    parts = [topic_of, tag_of, carried_of, none if keyed is None else keyed]
-    for rows in _alike([none if part is None else part for part in parts]):
-        first = int(rows[0])
-        keys = table["key"].take(rows) if keyed is not None and keyed[first] else None
+    shared = {
+        "topic": pc.fill_null(table["topic"], topic) if "topic" in names else [topic] * count,
+        "tag": table["tag"] if "tag" in names else pa.nulls(count, pa.string()),
+        "carried": _encoded(table["properties"]) if "properties" in names else [b""] * count,
+        "keyed": pc.is_valid(table["key"]) if "key" in names else [False] * count,
+    }
+    alike = pa.table(shared | {"row": np.arange(count)}).group_by([*shared], use_threads=False)
+    for each in alike.aggregate([("row", "list")]).to_pylist():
+        rows = np.array(each["row_list"])
         yield store.putting.put_many(
-            bodies.take(rows).combine_chunks(),
-            topic if topic_of is None else topics[topic_of[first]],
+            table["body"].take(rows).combine_chunks(),
+            each["topic"],
             due_ms[rows],
             None,
-            None if keys is None else keys.combine_chunks(),
-            None if tag_of is None else tags[tag_of[first]],
+            table["key"].take(rows).combine_chunks() if each["keyed"] else None,
+            each["tag"],
             None,
-            carried=b"" if carried_of is None else carried[carried_of[first]],
+            carried=each["carried"],
         )
 
 
-def _alike(parts: list[Codes]) -> Iterator[Any]:
-    """Yield the indexes of the rows that share a value of each part, in their order."""
-    if all((part == part[0]).all() for part in parts):
-        yield np.arange(len(parts[0]))
-        return
-    _, group = np.unique(np.stack(parts, axis=1), axis=0, return_inverse=True)
-    order = np.argsort(group, kind="stable")
-    yield from np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
-
-
-def _coded(column: Any) -> tuple[list[Any], Codes | None]:
-    """Return the values of a column, and which of them each row has."""
-    if column is None:
-        return [], None
-    coded = column.combine_chunks().dictionary_encode("encode")
-    return coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
-
-
-def _encoded(column: Any) -> tuple[list[bytes], Codes | None]:
-    """Return the properties as they stand in messages, and which of them each row has."""
-    if column is None:
-        return [], None
-    number: dict[tuple[tuple[str, str], ...], int] = {(): 0}
-    codes = [number.setdefault(tuple(row or ()), len(number)) for row in column.to_pylist()]
-    return [encode_properties(None, None, dict(row)) for row in number], np.array(codes, np.int64)
+def _encoded(column: Any) -> Any:
+    """Return the properties of each row as they stand in messages."""
+    rows = [tuple(row or ()) for row in column.to_pylist()]
+    encoded = {row: encode_properties(None, None, dict(row)) for row in set(rows)}
+    return pa.array([encoded[row] for row in rows], pa.binary())
 
 
 def _times_ms(table: Any) -> Any:

@@ -88,11 +88,17 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 # --- the job
 
 
-class Loaded(WriterCommitMessage):
-    """What one task wrote: the name of its store or file, empty if it had no rows."""
+class Written(WriterCommitMessage):
+    """What one task wrote: its job; the name of its store or file in it, "" if it had no rows."""
 
-    def __init__(self, part: int, name: str, count: int) -> None:
-        self.part, self.name, self.count = part, name, count
+    def __init__(self, job: str, part: int, name: str) -> None:
+        self.job, self.part, self.name = job, part, name
+
+
+def _parts(messages: Iterable[WriterCommitMessage | None]) -> list[Written]:
+    """Return what was written, in the order of the partitions."""
+    parts = [each for each in messages if isinstance(each, Written) and each.name]
+    return sorted(parts, key=lambda each: each.part)
 
 
 class _JobWriter(DataSourceArrowWriter):
@@ -110,7 +116,7 @@ class _JobWriter(DataSourceArrowWriter):
         return path.parent / f"{HIDDEN}{path.name}-{self.job}"
 
     @plainly
-    def write(self, iterator: Iterator[Any]) -> Loaded:
+    def write(self, iterator: Iterator[Any]) -> Written:
         """Write one partition; runs in a task, may be run again, or twice at once."""
         context = TaskContext.get()
         part = context.partitionId() if context is not None else 0
@@ -124,7 +130,7 @@ class _JobWriter(DataSourceArrowWriter):
         except BaseException:
             remove(target if self._goes_on() else self.staging)  # made again behind its end
             raise
-        return Loaded(part, target.name if count else "", count)
+        return Written(self.job, part, target.name if count else "")
 
     @abstractmethod
     def _write_part(self, batches: Iterator[Any], target: Path) -> int: ...
@@ -152,11 +158,6 @@ class _JobWriter(DataSourceArrowWriter):
         if not self._goes_on():
             raise TimerStoreError("The job was ended while this task ran. Run the job again.")
 
-    def _parts(self, messages: Iterable[WriterCommitMessage | None]) -> list[Loaded]:
-        """Return what was written, in the order of the partitions."""
-        parts = [each for each in messages if isinstance(each, Loaded) and each.count]
-        return sorted(parts, key=lambda each: each.part)
-
 
 class NewStoresWriter(_JobWriter):
     """Makes a store for each partition that has rows."""
@@ -180,7 +181,7 @@ class NewStoresWriter(_JobWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Let the stores appear, all at once: with one rename."""
         path, staging = self.options.path.absolute(), self.staging
-        parts = [(each.part, each.name) for each in self._parts(messages)]
+        parts = _parts(messages)
         if self.overwrite:
             _gather(staging, parts, staging / f"{LOAD}{self.job}")
             _exchange(staging, path, path.parent / f"{_REPLACED}{path.name}-{self.job}")
@@ -219,7 +220,7 @@ class AppendWriter(_JobWriter):
             with opening.open(self.options.path, config=self.options.config) as store:
                 start = store.core.engine.commitlog.end
                 try:
-                    for each in self._parts(messages):
+                    for each in _parts(messages):
                         with pa.memory_map(str(self.staging / each.name)) as file:
                             reader = pa.ipc.open_file(file)
                             batches = map(reader.get_batch, range(reader.num_record_batches))
@@ -274,20 +275,20 @@ def check_loads(path: Path) -> None:
         )
 
 
-def show_load(staging: Path, parts: Sequence[tuple[int, str]], target: Path) -> None:
+def show_load(staging: Path, parts: Sequence[Written], target: Path) -> None:
     """Let the stores of a hidden folder appear as a load, with one rename."""
     _gather(staging, parts, staging)
     staging.rename(target)
     sync(target.parent)
 
 
-def _gather(staging: Path, parts: Sequence[tuple[int, str]], load: Path) -> None:
+def _gather(staging: Path, parts: Sequence[Written], load: Path) -> None:
     """Give the stores of a job their names in its load, and remove what else is there."""
     load.mkdir(exist_ok=True)
     kept = {load.name}
-    for part, name in parts:
-        kept.add(f"part-{part:05d}")
-        (staging / name).rename(load / f"part-{part:05d}")
+    for each in parts:
+        kept.add(f"part-{each.part:05d}")
+        (staging / each.name).rename(load / f"part-{each.part:05d}")
     for folder in (load, staging):
         for left in _listed(folder):
             if left.name not in kept:
@@ -326,13 +327,6 @@ _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 
 
-class Part(WriterCommitMessage):
-    """What one task wrote: its load, the name of its store in it; no name if it had no rows."""
-
-    def __init__(self, load: str, part: int, name: str) -> None:
-        self.load, self.part, self.name = load, part, name
-
-
 class StreamWriter(DataSourceStreamArrowWriter):
     """Makes a load of each batch."""
 
@@ -350,34 +344,34 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.options, self.path = options, options.path.absolute()
 
     @plainly
-    def write(self, iterator: Iterator[Any]) -> Part:
+    def write(self, iterator: Iterator[Any]) -> Written:
         """Write one partition of a batch; may be run again, or twice at once."""
         context = TaskContext.get()
         assert context is not None
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
-        load = f"{query}-{int(batch or 0):010d}"
+        job = f"{query}-{int(batch or 0):010d}"
         part, attempt = context.partitionId(), context.taskAttemptId()
         name = f"part-{part:05d}-{attempt}"
         rows = (used(each) for each in iterator if each.num_rows)
-        target = self.path / f"{HIDDEN}{load}" / name
+        target = self.path / f"{HIDDEN}{job}" / name
         count = make_store(rows, target, self.options)
-        return Part(load, part, name if count else "")
+        return Written(job, part, name if count else "")
 
     @plainly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Let the batch's stores appear, all at once: with one rename."""
-        parts = [each for each in messages if isinstance(each, Part) and each.name]
+        parts = _parts(messages)
         if not parts:
             return
-        staging = self.path / f"{HIDDEN}{parts[0].load}"
-        target = self.path / f"{LOAD}{parts[0].load}"
+        staging = self.path / f"{HIDDEN}{parts[0].job}"
+        target = self.path / f"{LOAD}{parts[0].job}"
         if target.exists():  # this batch is there: it is done again
             remove(staging)
             return
-        show_load(staging, [(each.part, each.name) for each in parts], target)
+        show_load(staging, parts, target)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what the tasks wrote."""
         for each in messages:
-            if isinstance(each, Part):
-                remove(self.path / f"{HIDDEN}{each.load}")
+            if isinstance(each, Written):
+                remove(self.path / f"{HIDDEN}{each.job}")

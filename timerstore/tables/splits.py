@@ -365,7 +365,7 @@ def _within(
         low = max(low, bounds.of("due_ms")[0])  # nothing fires early
     if (low, high) == (LOWEST, HIGHEST):
         return pieces
-    begins = [_stored_ms(view, piece.start) for piece in pieces]
+    begins = [stored_ms(view, piece.start) for piece in pieces]
     ends = [*begins[1:], None]
     return [
         piece
@@ -375,7 +375,7 @@ def _within(
     ]
 
 
-def _stored_ms(view: StoreView, offset: int) -> int | None:
+def stored_ms(view: StoreView, offset: int) -> int | None:
     """Return when the message at `offset` was stored; None if it cannot be read."""
     for rows in view.reader.scan(offset, offset + 1):
         return int(rows.stored_ms[0])

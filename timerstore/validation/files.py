@@ -14,10 +14,9 @@ from timerstore.audit.rule import Example
 from timerstore.core.offsets import Ranges, gaps
 from timerstore.errors import CorruptStoreError
 from timerstore.tables.records import find_queue, queue_stop
-from timerstore.tables.splits import WHEEL, file_faults, log_faults
+from timerstore.tables.splits import WHEEL, file_faults, log_faults, stored_ms
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.checkpoint import Stamp
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.smallfile import is_there, status_at
@@ -27,16 +26,13 @@ from timerstore.validation.facts import Evidence, Findings
 from timerstore.validation.plan import Scope
 from timerstore.validation.smallfiles import (
     COUNTS_FILE,
-    CURSORS_FILE,
     GROUPS_FILE,
-    committed_offsets,
-    cursor_at,
-    cursor_faults,
-    group_faults,
-    level_faults,
     look_at_copies,
+    look_at_cursors,
     look_at_flush_times,
+    look_at_groups,
     look_at_json,
+    look_at_levels,
     stored_pending_count,
 )
 from timerstore.wheel.timerwheel import PAGE_BYTES, WRONG_PAGE_REASON, find_damaged
@@ -56,18 +52,14 @@ def look_at_files(findings: Findings) -> None:
     if not findings.scope.has_indexes:
         return
     _look_at_wheel(findings, view)
-    _look_at_cursors(findings, view)
     ends = {each: queue_stop(view, *each) for each in reader.queues}
+    look_at_cursors(findings, ends)
     with suppress(CorruptStoreError):  # named above
-        tally.check("level_offsets", sum(topic == text(fmt.LEVEL_TOPIC) for topic, _ in ends))
-        for fault in level_faults(reader, ends):
-            findings.fault("level_offsets", fault)
+        look_at_levels(findings, ends)
     try:
-        tally.check("group_offsets", len(committed_offsets(reader)))
-        for fault in group_faults(reader, ends):
-            findings.fault("group_offsets", fault)
+        committed = look_at_groups(findings, ends)
         if findings.scope.measures:
-            tally.groups += find_groups(view, ends)
+            tally.groups += find_groups(view, ends, committed)
     except CorruptStoreError as e:
         findings.fault("files", Fault(GROUPS_FILE, e.offset, e.reason))
 
@@ -84,35 +76,6 @@ def _look_at_wheel(findings: Findings, view: StoreView) -> None:
     elif not is_file and (view.cut.is_open or not view.ours):
         fault = Fault(WHEEL, 0, "there is no wheel")
         findings.fault("files", fault, torn=findings.scope.is_unclean)
-
-
-def _look_at_cursors(findings: Findings, view: StoreView) -> None:
-    reader, tally = view.reader, findings.tally
-    checkpoint = view.checkpoint
-    if checkpoint is None:
-        return
-    tally.check("cursors", 3 if checkpoint.by_broker else 8)
-    log_end = min(view.log_stop, reader.commitlog.files_end)
-    used_end = _units_end(view)
-    units_end = max(used_end, reader.timerlog.start)
-    queue = text(fmt.TIMER_TOPIC), 0
-    queue_end = queue_stop(view, *queue) if queue in reader.queues else 0
-    for fault in cursor_faults(reader, log_end, units_end, queue_end):
-        findings.fault("cursors", fault)
-    closed = not checkpoint.by_broker and checkpoint.clean and not view.cut.is_open
-    if closed and not 0 <= units_end - checkpoint.timerlog_flushed:
-        return  # named above
-    if closed and checkpoint.timerlog_flushed < used_end:
-        reason = f"there are units behind the cursor timerlog_flushed, up to {used_end}"
-        at = cursor_at("timerlog_flushed")
-        findings.fault("cursors", Fault(CURSORS_FILE, at, reason))
-
-
-def _units_end(view: StoreView) -> int:
-    """Return where the last unit ends, whose last bytes may be zeros."""
-    log = view.reader.timerlog
-    used_end = log.used_end()
-    return used_end + -(used_end % log.segment_bytes) % fmt.UNIT_BYTES
 
 
 def finish(scope: Scope, tally: Evidence) -> None:
@@ -189,17 +152,21 @@ _DEAD: Final = fmt.DEAD_PREFIX.decode()
 _RETRY: Final = fmt.RETRY_PREFIX.decode()
 
 
-def find_groups(view: StoreView, queue_ends: Mapping[tuple[str, int], int]) -> list[dict[str, Any]]:
+def find_groups(
+    view: StoreView,
+    queue_ends: Mapping[tuple[str, int], int],
+    committed_offsets: Mapping[tuple[str, int], tuple[int, Ranges]],
+) -> list[dict[str, Any]]:
     """Return how far groups are in the queues that they read, as rows. O(groups).
 
-    `queue_ends`: by (topic, queue id). Dead letters of which none was put back or dropped are there
-    too, though nothing was committed. Raises CorruptStoreError.
+    `queue_ends`: by (topic, queue id). `committed_offsets`: as of `look_at_groups`. Dead letters of
+    which none was put back or dropped are there too, though nothing was committed.
     """
     found, cursors = [], dict[tuple[str, str, int], tuple[int, Ranges]]()
     for (topic, queue_id), queue in view.reader.queues.items():
         if topic.startswith(_DEAD):
             cursors[topic, topic.removeprefix(_DEAD), queue_id] = queue.start // fmt.ENTRY_BYTES, []
-    for (name, queue_id), known in committed_offsets(view.reader).items():
+    for (name, queue_id), known in committed_offsets.items():
         topic, _, group = name.rpartition("@")
         cursors[topic, group, queue_id] = known
     for (topic, group, queue_id), (committed, done) in sorted(cursors.items()):
@@ -216,13 +183,13 @@ def find_groups(view: StoreView, queue_ends: Mapping[tuple[str, int], int]) -> l
                 "committed": committed,
                 "end": end,
                 "lag": lag_count,
-                "oldest_ms": None if first is None else _stored_ms(view, topic, queue_id, first),
+                "oldest_ms": None if first is None else _oldest_ms(view, topic, queue_id, first),
             }
         )
     return found
 
 
-def _stored_ms(view: StoreView, topic: str, queue_id: int, index: int) -> int | None:
+def _oldest_ms(view: StoreView, topic: str, queue_id: int, index: int) -> int | None:
     """Return when the message of an entry was stored; None if that cannot be read."""
     queue = view.reader.queues[topic, queue_id]
     index = max(index, queue.start // fmt.ENTRY_BYTES)
@@ -232,6 +199,4 @@ def _stored_ms(view: StoreView, topic: str, queue_id: int, index: int) -> int | 
     offset = int(np.frombuffer(data, fmt.QUEUE_ENTRY)[0]["offset"])
     if not view.reader.commitlog.start <= offset < view.log_stop:
         return None
-    for rows in view.reader.scan(offset, offset + 1):
-        return int(rows.stored_ms[0])
-    return None
+    return stored_ms(view, offset)

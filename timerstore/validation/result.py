@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from timerstore.timelog.files.refuse_rocksdb import folder_name
 from timerstore.validation.facts import Evidence
 from timerstore.validation.files import bytes_read, store_name
 from timerstore.validation.plan import Scope
-from timerstore.values.amounts import counted
+from timerstore.values.amounts import counted, html_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,37 +120,11 @@ class Validation:
             for each in self.rules
             if each.mended
         )
-        yield f"  {self._counted()}"
-
-    def _counted(self) -> str:
-        return ", ".join(f"{count:,} {name}" for name, count in self.counts.items() if count)
+        yield f"  {', '.join(f'{count:,} {name}' for name, count in counts.items() if count)}"
 
     def _repr_html_(self) -> str:
-        """Return the rules as a table, failures with their places."""
-        head = "<tr><th>rule</th><th>of</th><th>checked</th><th>failed</th><th>where</th></tr>"
-        body = "".join(_html_row(each) for each in self.rules)
-        colour = "#2a7f3f" if self.ok else "#b3261e"
-        title = f"<b style='color:{colour}'>{html.escape(self.verdict)}</b>"
-        return (
-            f"<div>{html.escape(self.path)}: {title}<br><small>{self._counted()}</small>"
-            f"<table>{head}{body}</table></div>"
-        )
+        return html_text(str(self))
 
 
 def _rules_fail(failed: list[Finding]) -> str:
     return f"{len(failed)} rule fails" if len(failed) == 1 else f"{len(failed)} rules fail"
-
-
-def _html_row(result: Finding) -> str:
-    style = ""
-    if not result.ok:
-        style = " style='background:#fde7e7'" if result.verdict == FAIL else ""
-    where = "<br>".join(
-        html.escape(f"{file} at {offset}: {reason}") for file, offset, reason in result.places[:3]
-    )
-    cells = f"<td title='{html.escape(result.rule.says, quote=True)}'>{result.name}</td>"
-    cells += f"<td>{result.rule.group}</td>"
-    cells += f"<td style='text-align:right'>{result.checked:,}</td>"
-    mended = f" (+ {result.mended:,} that opening mends)" if result.mended else ""
-    cells += f"<td style='text-align:right'>{result.failed:,}{mended}</td>"
-    return f"<tr{style}>{cells}<td style='text-align:left'>{where}</td></tr>"

@@ -191,43 +191,53 @@ COUNTS_FILE: Final = "config/timermetrics"
 _YEAR_9999_MS: Final = 1 << 48
 
 
-def cursor_faults(reader: StoreReader, log_end: int, units_end: int, queue_end: int) -> list[Fault]:
-    """Return the cursors of the last checkpoint that lie outside of what they point into.
+def look_at_cursors(findings: Findings, queue_ends: Mapping[tuple[str, int], int]) -> None:
+    """Look whether the last checkpoint's cursors lie in what they point into. O(1).
 
-    `log_end`, `units_end`: where the commit log and the timer log end. `queue_end`: the index
-    behind the timer topic's last entry.
+    `queue_ends`: the index behind the last entry of each queue.
     """
-    checkpoint = reader.checkpoint
+    view, reader = findings.scope.view, findings.scope.view.reader
+    checkpoint = view.checkpoint
     if checkpoint is None:
-        return []
+        return
+
+    def wrong(name: str, reason: str) -> None:
+        findings.fault("cursors", Fault(CURSORS_FILE, cursor_at(name), reason))
+
+    used_end = reader.timerlog.used_end()
+    used_end += (
+        -(used_end % reader.timerlog.segment_bytes) % fmt.UNIT_BYTES
+    )  # it may end with zeros
+    units_end, flushed = max(used_end, reader.timerlog.start), checkpoint.timerlog_flushed
     slot = checkpoint.read_ms // reader.precision_ms
     bounds = {
         "read_ms": (0, _YEAR_9999_MS),
         "timerlog_flushed": (reader.timerlog.start, units_end),
-        "queue_index": (0, queue_end),
+        "queue_index": (0, queue_ends.get((text(fmt.TIMER_TOPIC), 0), 0)),
     }
     if not checkpoint.by_broker:
+        log_start, log_end = reader.commitlog.start, min(view.log_stop, reader.commitlog.files_end)
         bounds |= {
-            "commitlog_flushed": (reader.commitlog.start, log_end),
-            "scan_from": (reader.commitlog.start, checkpoint.commitlog_flushed),
-            "floor": (reader.commitlog.start, checkpoint.commitlog_flushed),
+            "commitlog_flushed": (log_start, log_end),
+            "scan_from": (log_start, checkpoint.commitlog_flushed),
+            "floor": (log_start, checkpoint.commitlog_flushed),
             "claimed_slot": (slot, slot + len(reader.slots)),
             "cancelled_count": (0, _YEAR_9999_MS),
         }
-    faults = []
+    findings.tally.check("cursors", len(bounds))
     for name, (low, high) in bounds.items():
         value = getattr(checkpoint, name)
         if not low <= value <= high:
-            reason = f"the cursor {name} is {value}, not within {low} to {high}"
-            faults.append(Fault(CURSORS_FILE, cursor_at(name), reason))
-    if not checkpoint.by_broker and checkpoint.read_ms % reader.precision_ms:
-        reason = f"read_ms is {checkpoint.read_ms}, which is no slot's beginning"
-        faults.append(Fault(CURSORS_FILE, 0, reason))
-    if not (checkpoint.by_broker or reader.sizes.by_broker):
-        if checkpoint.store_tag != reader.store_tag:
-            reason = "the store's tag is not the one in timerstore.json"
-            faults.append(Fault(CURSORS_FILE, cursor_at("store_tag"), reason))
-    return faults
+            wrong(name, f"the cursor {name} is {value}, not within {low} to {high}")
+    if checkpoint.by_broker:
+        return
+    if checkpoint.read_ms % reader.precision_ms:
+        wrong("read_ms", f"read_ms is {checkpoint.read_ms}, which is no slot's beginning")
+    if not reader.sizes.by_broker and checkpoint.store_tag != reader.store_tag:
+        wrong("store_tag", "the store's tag is not the one in timerstore.json")
+    if checkpoint.clean and not view.cut.is_open and flushed < used_end and flushed <= units_end:
+        reason = f"there are units behind the cursor timerlog_flushed, up to {used_end}"
+        wrong("timerlog_flushed", reason)
 
 
 def cursor_at(name: str) -> int:
@@ -241,35 +251,50 @@ def cursor_at(name: str) -> int:
     raise KeyError(name)
 
 
-def level_faults(reader: StoreReader, queue_ends: Mapping[tuple[str, int], int]) -> list[Fault]:
-    """Return the delay levels that stand outside their queues: opening corrects them.
+def look_at_levels(findings: Findings, queue_ends: Mapping[tuple[str, int], int]) -> None:
+    """Look whether delay levels stand in their queues: else opening corrects them. O(levels).
 
     A clean close writes the same into both files. Raises CorruptStoreError if `delayOffset.json`
     cannot be read.
     """
-    checkpoint, faults = reader.checkpoint, list[Fault]()
+    reader = findings.scope.view.reader
+    checkpoint, topic = reader.checkpoint, text(fmt.LEVEL_TOPIC)
+    findings.tally.check("level_offsets", sum(each == topic for each, _ in queue_ends))
     files = {LEVELS_FILE: LevelOffsetFile(reader.path / LEVELS_FILE).read(reader.steady.read)}
     if checkpoint is not None and not checkpoint.by_broker:
         files[CURSORS_FILE] = checkpoint.level_offsets
         closed = checkpoint.clean and not reader.is_open
         if closed and files[LEVELS_FILE] != checkpoint.level_offsets:
             reason = "it differs from the checkpoint, though the store was closed cleanly"
-            faults.append(Fault(LEVELS_FILE, 0, reason))
+            findings.fault("level_offsets", Fault(LEVELS_FILE, 0, reason))
     for file, offsets in files.items():
         for level, offset in enumerate(offsets):
-            end = queue_ends.get((text(fmt.LEVEL_TOPIC), level), 0)
+            end = queue_ends.get((topic, level), 0)
             if not 0 <= offset <= end:
                 reason = f"delay level {level + 1} is at {offset} of a queue that ends at {end}"
                 at = 0 if file == LEVELS_FILE else cursor_at("level_offsets") + 8 * level
-                faults.append(Fault(file, at, reason))
-    return faults
+                findings.fault("level_offsets", Fault(file, at, reason))
 
 
-def committed_offsets(reader: StoreReader) -> dict[tuple[str, int], tuple[int, Ranges]]:
-    """Return what groups have committed, and done behind that, by (topic@group, queue).
+def look_at_groups(
+    findings: Findings, queue_ends: Mapping[tuple[str, int], int]
+) -> dict[tuple[str, int], tuple[int, Ranges]]:
+    """Look whether groups stand in their queues: else opening corrects them. O(groups).
 
-    Raises CorruptStoreError.
+    Return what they have committed, and done behind that, by (topic@group, queue). Raises
+    CorruptStoreError.
     """
+    committed = _committed_offsets(findings.scope.view.reader)
+    findings.tally.check("group_offsets", len(committed))
+    for (name, queue), (index, _) in committed.items():
+        end = queue_ends.get((name.rpartition("@")[0], queue), 0)
+        if not 0 <= index <= end:
+            reason = f"{name} has committed {index} of queue {queue}, which ends at {end}"
+            findings.fault("group_offsets", Fault(GROUPS_FILE, 0, reason))
+    return committed
+
+
+def _committed_offsets(reader: StoreReader) -> dict[tuple[str, int], tuple[int, Ranges]]:
     data = reader.steady.read(reader.path / GROUPS_FILE)
     if data is None:
         return {}
@@ -280,17 +305,6 @@ def committed_offsets(reader: StoreReader) -> dict[tuple[str, int], tuple[int, R
             for name, queues in table.items()
             for queue, index in queues.items()
         }
-
-
-def group_faults(reader: StoreReader, queue_ends: Mapping[tuple[str, int], int]) -> list[Fault]:
-    """Return the groups that are outside of a queue: opening corrects them. See `committed`."""
-    faults = []
-    for (name, queue), (index, _) in committed_offsets(reader).items():
-        end = queue_ends.get((name.rpartition("@")[0], queue), 0)
-        if not 0 <= index <= end:
-            reason = f"{name} has committed {index} of queue {queue}, which ends at {end}"
-            faults.append(Fault(GROUPS_FILE, 0, reason))
-    return faults
 
 
 def stored_pending_count(reader: StoreReader) -> int | None:
