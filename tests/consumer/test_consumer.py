@@ -19,8 +19,10 @@ from timerstore import (
     Outcome,
     Retry,
     StoreClosedError,
+    StoreFullError,
     TimerStore,
 )
+from timerstore.calls.consuming import run as run_module
 from timerstore.consumer.subscription import parse_tags
 from timerstore.testing.disk import QuietDisk
 
@@ -148,6 +150,31 @@ def test_iterators_share_retries_with_consumers(shop: Shop) -> None:
     with consumer:
         shop.clock.advance(SECOND)
     assert seen == [(id, 1)], "retries are not filtered"
+
+
+def test_where_sending_back_fails_it_comes_after_five_seconds(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[tuple[int, int]] = []
+    start_ms = shop.clock.now_ms
+
+    def full(*_: Any, **__: Any) -> None:
+        raise StoreFullError("no space. Free some.")
+
+    consumer = Consumer(shop.store, "g")
+
+    @consumer.on("t")
+    def fail(d: Delivery) -> Retry | None:
+        times.append((shop.clock.now_ms - start_ms, d.attempt))
+        if len(times) == 3:
+            monkeypatch.undo()
+        return Retry(delay_level=1) if len(times) < 4 else None
+
+    monkeypatch.setattr(run_module, "send_back", full)
+    shop.put(b"x")
+    with consumer:
+        shop.clock.advance(timedelta(seconds=20))
+    assert times == [(0, 0), (5_000, 0), (10_000, 0), (11_000, 1)]
 
 
 def test_a_slow_handler_counts_no_more(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:

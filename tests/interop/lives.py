@@ -107,6 +107,7 @@ class Life:
     def open(self, from_ms: int) -> TimerStore:
         clock = ManualClock(max(from_ms, self.time_ms), force=True)
         store = TimerStore(self.path, config=self.config, clock=clock)
+        store.core.upkeep.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
         self._check(store)
         return store
 
@@ -116,7 +117,7 @@ class Life:
         store = self.open(from_ms)
         for _ in range(acts):
             what = (self._put, self._cancel, self._move, self._consume, self._level, self._clean)
-            rnd.choices(what, (10, 3, 2, 3, 1, 1))[0](store)
+            rnd.choices(what, (10, 3, 2, 3, 1, 2))[0](store)
             if rnd.random() < 0.4:
                 _advance(store, min(rnd.randrange(1, (to_ms - from_ms) // 5), to_ms - _time(store)))
             if rnd.random() < 0.05:
@@ -138,9 +139,11 @@ class Life:
         rnd, topic = self.rnd, self.rnd.choice(TOPICS)
         from_ms = rnd.choice((_time(store), now_ms()))
         count = rnd.choice((1, 1, 1, 20))
-        times = [from_ms + self._delay_ms() + i for i in range(count)]
-        ids = store.put_many([b"x" * rnd.randrange(1, 90)] * count, topic=topic, at_ms=times)
-        for id, due_ms in zip(ids, times, strict=True):
+        self._put_at(store, topic, [from_ms + self._delay_ms() + i for i in range(count)])
+
+    def _put_at(self, store: TimerStore, topic: str, times: list[int]) -> None:
+        bodies = [b"x" * self.rnd.randrange(1, 90)] * len(times)
+        for id, due_ms in zip(store.put_many(bodies, topic=topic, at_ms=times), times, strict=True):
             self._know(id, topic, due_ms, self.pending)
 
     def _cancel(self, store: TimerStore) -> None:
@@ -165,7 +168,12 @@ class Life:
         self._know(id, TOPICS[0], _time(store) + 1_000 * level, self.waiting)
 
     def _clean(self, store: TimerStore) -> None:
-        store.clean()
+        """Clean again and again while more comes and goes than a segment holds."""
+        for _ in range(4):
+            self._put_at(store, TOPICS[0], [_time(store) + i for i in range(200)])
+            _advance(store, 200)
+            self._consume(store)
+            store.clean()
 
     def _consume(self, store: TimerStore) -> None:
         """Take all that fired; some of it is sent back, with a delay, once."""

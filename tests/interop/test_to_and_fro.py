@@ -1,9 +1,10 @@
 """Random stores are handed to RocketMQ 5.3.3, opened here again, handed over a second time.
 
 The broker is stopped, or killed. Timers have hopped never, once, or many times when they are handed
-over. One store begins with the broker. One is handed over by the command, the others by a program,
-after a clean close or a kill. Each timer comes once, none that either side cancelled, none early;
-groups, what was sent back, what waits in a delay level go on.
+over; logs were cleaned, files used again. One store begins with the broker. One is handed over by
+the command, the others by a program, after a clean close or a kill. Each timer comes once, none
+that either side cancelled, none early; groups, what was sent back, what waits in a delay level go
+on.
 """
 
 from collections.abc import Callable

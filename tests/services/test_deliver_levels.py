@@ -231,6 +231,27 @@ def test_the_twin_of_a_due_time(ahead_ms: int, level_ms: int) -> None:
     assert is_due == naive.level_is_due(due_ms, level_ms, START_MS)
 
 
+@pytest.mark.parametrize("batch_count", [1, 3, 1024])
+def test_each_at_its_millisecond_in_order(tmp_path: Path, batch_count: int) -> None:
+    clock = ManualClock(START_MS)
+    config = replace(SMALL, delay_levels="1s 5s", level_batch_count=batch_count)
+    store = open_store(tmp_path, clock, config=config)
+    put: list[tuple[int, bytes]] = []
+    for i in range(40):
+        level = 1 + i % 2
+        body = b"%d" % i
+        store.put(body, delay_level=level)
+        put.append((clock.now_ms + (1_000, 5_000)[level - 1], body))
+        clock.advance(timedelta(milliseconds=i % 3))
+    clock.advance(6 * SECOND)
+    got = [(d.due_ms, d.body) for d in store.consume("default", timeout=0)]
+    assert sorted(got) == sorted(put)
+    assert all(d.lateness_ms == 0 for d in store.consume("default", group="b", timeout=0))
+    in_level = [body for due_ms, body in got if int(body) % 2]
+    assert in_level == sorted(in_level, key=int)
+    store.close()
+
+
 def test_what_cannot_be_delivered_stays(tmp_path: Path) -> None:
     clock, disk = ManualClock(START_MS), FullDisk()
     store = open_store(tmp_path, clock, disk=disk)

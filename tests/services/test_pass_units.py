@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
-from tests.services.test_cleaning import START_MS, live_on, open_small, put_far
+from tests.services.test_cleaning import START_MS, live_on, open_small
 from timerstore import ManualClock
 from timerstore.services.cleaning import pass_units
 from timerstore.services.cleaning.pass_units import Linked, Round, UnitRanges
@@ -21,15 +21,6 @@ from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.reading.reader import ReadSegments
 
 SEGMENT_BYTES = 52 * 3 + 64
-
-
-def test_all_units_are_read_in_pieces(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
-    with open_small(tmp_path / "s", clock) as store:
-        put_far(store, 50)
-        end = store.core.engine.timerlog.end
-        assert sum(len(part) for part in all_units(store.core.engine, 0, end)) == 50
-        assert sum(len(part) for part in all_units(store.core.engine, 0, end, 1 << 40)) == 0
 
 
 @pytest.mark.parametrize("when", ["listed", "not listed"])

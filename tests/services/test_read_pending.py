@@ -57,17 +57,3 @@ def test_a_timer_has_one_identity_with_its_delete() -> None:
         one, other, none = np.stack((columns.high, columns.low), axis=1).tolist()
         assert one == other == [IDENTITY_OURS, put.offset]
         assert none == [0, 0]
-
-
-def test_what_is_counted_has_a_row() -> None:
-    with Alone(DEQUEUE_PUT) as alone:
-        topics = ["a", "b", "a", "c", "b"]
-        messages = np.array([alone.put(timer(alone.tag, each, START_MS)).offset for each in topics])
-        reading = reading_all(alone.engine)
-        columns = read_timers(alone.engine, messages, reading)
-        assert (columns.row < 0).all()
-        reading = reading._replace(needs_rows=True)
-        columns = read_timers(alone.engine, messages, reading)
-        assert (columns.verdict == pending.PENDING).all()
-        rows = columns.row.tolist()
-        assert [alone.engine.queues.topics[row].decode() for row in rows] == topics

@@ -124,16 +124,6 @@ def test_what_is_damaged_before_the_scan_is_not_counted(tmp_path: Path) -> None:
         assert counted(store)["a"].pending_count == 9
 
 
-def test_what_an_older_version_left_is_counted_as_put(tmp_path: Path) -> None:
-    clock, path = ManualClock(), tmp_path / "s"
-    with TimerStore(path, config=SMALL, clock=clock) as store:
-        work(store, clock)
-    for name in ("topiccounts", "aheadcounts"):
-        (path / "config" / name).unlink()
-    with TimerStore(path, config=SMALL, clock=clock) as store:
-        assert all(each.put_count == each.pending_count for each in counted(store).values())
-
-
 def test_a_store_whose_making_was_killed_begins_at_nought(tmp_path: Path) -> None:
     clock, path = ManualClock(), tmp_path / "s"
     with TimerStore(path, config=SMALL, clock=clock) as store:

@@ -26,12 +26,6 @@ def names(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def test_whole_files_pass() -> None:
-    with Alone(ENQUEUE_GET) as alone:
-        check_files(alone.engine, filled(alone), [])
-        check_files(alone.engine, None, [])
-
-
 @pytest.mark.parametrize(
     ("folder", "rebuilt"),
     [("commitlog", []), ("timerlog", [TIMERS]), ("consumequeue/rmq_sys_wheel_timer/0", [QUEUES])],

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.models.ledger import read_ledger, read_messages
+from tests.models.ledger import read_messages
 from tests.services.test_deliver_levels import SECOND, START_MS, bodies, open_store
 from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.errors import CorruptStoreError
 from timerstore.testing.disk import QuietDisk
-from timerstore.testing.ledger import Ledger, check_store
 from timerstore.timelog.bytes import format as fmt
 
 LEVELS_MS = Config().delay_levels_ms()
@@ -21,29 +20,6 @@ LEVELS_MS = Config().delay_levels_ms()
 
 def offsets_file(path: Path) -> Path:
     return path / "s" / "config" / "delayOffset.json"
-
-
-def test_what_was_delivered_is_not_delivered_again(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS, force=True)
-    store = open_store(tmp_path, clock)
-    ids = [store.put(b"%d" % i, delay_level=1) for i in range(6)]
-    assert store.cancel(ids[1]) and store.cancel(ids[4])
-    store.flush()
-    clock.advance(timedelta(milliseconds=999))
-    store.put(b"6", delay_level=1)
-    clock.advance(timedelta(milliseconds=1))
-    for _ in range(3):
-        store.abandon()
-        store = open_store(tmp_path, clock)
-        assert store.count() == 1
-    assert store.stats().levels[0].offset == 6
-    clock.advance(SECOND)
-    assert bodies(store) == [b"0", b"2", b"3", b"5", b"6"]
-    ledger = read_ledger(tmp_path / "s", Ledger(levels_ms=[1_000, 5_000, 60_000, 7_200_000]))
-    ledger.check()
-    check_store(store, ledger)
-    assert store.stats().cancelled_count == 0
-    store.close()
 
 
 @pytest.mark.whole
