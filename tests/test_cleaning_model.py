@@ -220,8 +220,9 @@ def test_history(seed: int, tmp_path: Path, record_property: Told) -> None:
 
 @pytest.mark.long
 def test_it_cleans(tmp_path: Path) -> None:
-    histories = [CleanedHistory(tmp_path / str(seed), seed) for seed in range(3)]
-    for history in histories:
+    for seed in range(3):
+        history = CleanedHistory(tmp_path / str(seed), seed)
         history.run()
-    assert sum(history.copied_count for history in histories) > 0
-    assert sum(history.removed_count for history in histories) > 0
+        if history.copied_count and history.removed_count:
+            return
+    pytest.fail("nothing was copied, or nothing removed")

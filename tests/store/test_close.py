@@ -309,7 +309,7 @@ LET_GO = (
 @pytest.mark.timeout(200)
 def test_each_descriptor_is_closed_once_wherever_a_closing_was_ended(tmp_path: Path) -> None:
     """Closed twice, it may be another file's by then; never, the folder may stay locked."""
-    at, step = 0, how_many("CLOSING_STEP", 8, 1)
+    at, step = 0, how_many("CLOSING_STEP", 16, 1)
     clock = ManualClock(1_000_000_000_000)
     with TimerStore(tmp_path, config=SMALL, clock=clock, disk=QuietDisk()) as store:
         store.put(b"x", topic="t")

@@ -181,17 +181,6 @@ def test_damage_is_passed_by(ward: Ward, caplog: pytest.LogCaptureFixture) -> No
     assert str(offset) in caplog.text
 
 
-def test_wrong_arguments(ward: Ward) -> None:
-    for call in (
-        lambda: ward.store.dead_letters("g", -1),
-        lambda: ward.store.dead_letters(""),
-        lambda: ward.store.retry_dead_letters("g", ids="abc"),
-        lambda: ward.store.retry_dead_letters("g", -1),
-    ):
-        with pytest.raises(InvalidArgumentError):
-            call()
-
-
 @pytest.mark.parametrize("some", [False, True])
 def test_none_is_lost_wherever_putting_back_stops(tmp_path: Path, some: bool) -> None:
     """At each event of the disk: what is no letter any more comes again, at least once."""

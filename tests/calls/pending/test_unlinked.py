@@ -75,7 +75,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-@settings(max_examples=how_many("UNLINKED", 8, 20))
+@settings(max_examples=how_many("UNLINKED", 4, 20))
 def test_they_are_what_all_messages_say(steps: list[str]) -> None:
     with TemporaryDirectory() as folder, moved_store(Path(folder), 12) as (store, clock, ids):
         offsets, moved = [offset_of(id) for id in ids], 0
