@@ -118,8 +118,8 @@ def places_query(named_max: int) -> str:
     )
 
 
-def checked_queries() -> list[str]:
-    """Return the queries for how much each rule looked at: a column each, one pass over a table."""
+def checked_queries() -> dict[str, str]:
+    """Return queries for how much each rule looked at: a column each, one pass over a table."""
     columns: dict[str, list[str]] = defaultdict(list)
     for rule in CONSISTENCY_RULES:
         for looks_at in rule.looks_at:
@@ -127,7 +127,10 @@ def checked_queries() -> list[str]:
             count, _, table = rows.rpartition(" of ")
             each = f"CASE WHEN {where or 'TRUE'} THEN {count or 1} END"
             columns[table].append(f"coalesce(sum({each}), 0) AS {rule.name}")
-    return [f"SELECT {', '.join(each)} FROM {table}" for table, each in columns.items()]
+    return {
+        f"checked_{table}": f"SELECT {', '.join(each)} FROM {table}"
+        for table, each in columns.items()
+    }
 
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,60}")

@@ -8,9 +8,10 @@ import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import pyarrow as pa
 
@@ -21,7 +22,10 @@ from timerstore.tables.reading import read_store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_T = TypeVar("_T")
 _MEMORY: Final = "1GB"
+_AT_ONCE: Final = 4
+"""Queries that Spark has at once: it plans one on one core, while another one is executed."""
 _WORD: Final = re.compile(r"\w+")
 _FEW_ROWS: Final = 10_000
 _FILE_FACTOR: Final = "spark.sql.sources.fileCompressionFactor", "100"
@@ -141,6 +145,12 @@ class DuckDB:
         """Make a table of what a query returns."""
         self._connection.execute(f"CREATE TABLE {name} AS {query}")
 
+    def each(
+        self, names: Iterable[str], act: Callable[[str], _T], _: Mapping[str, str] | None = None
+    ) -> dict[str, _T]:
+        """Call a function with each name, one after the other; return what it returned, by name."""
+        return {name: act(name) for name in names}
+
     def ask(self, query: str) -> Any:
         """Return what a query returns, as an Arrow table."""
         return self._connection.sql(query).to_arrow_table()
@@ -225,6 +235,34 @@ class OnSpark:
             self._enter(name, made)
         else:
             self.add(name, few)
+
+    def each(
+        self,
+        names: Iterable[str],
+        act: Callable[[str], _T],
+        queries: Mapping[str, str] | None = None,
+    ) -> dict[str, _T]:
+        """Call a function with each name, in several threads; return what it returned, by name.
+
+        `queries`: by name; each waits for those before it whose names it has. Raises what the
+        function raises.
+        """
+        begun: dict[str, Future[_T]] = {}
+
+        def do(name: str, awaited: list[Future[_T]]) -> _T:
+            for each in awaited:
+                each.result()
+            return act(name)
+
+        pool = ThreadPoolExecutor(_AT_ONCE)  # it begins what it got first: nothing waits for ever
+        try:
+            for name in names:
+                words = _WORD.findall(queries[name]) if queries else ()
+                awaited = [begun[word] for word in words if word in begun]
+                begun[name] = pool.submit(do, name, awaited)
+            return {name: each.result() for name, each in begun.items()}
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def ask(self, query: str) -> Any:
         """Return what a query returns, as an Arrow table."""

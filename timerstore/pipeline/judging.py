@@ -201,14 +201,19 @@ def judge_all(
             paths = {each.name: each.row["path"] for each in read}
             how = options.reading
             add_stores(engine, options.own_rules, paths, how.upto, how.delay_levels)
-            for rule in (*DISTRIBUTION_RULES, *options.own_rules):
-                limits = options.thresholds.limits[rule.name]
+            rules = {rule.name: rule for rule in (*DISTRIBUTION_RULES, *options.own_rules)}
+
+            def act(name: str) -> tuple[dict[str, list[dict[str, Any]]], float]:
                 began_s = time.perf_counter()
-                rows = ask(engine, rule, limits)
-                took_s = time.perf_counter() - began_s
-                metrics.append(_metric("rule", rule.name, took_s, sum(map(len, rows.values()))))
+                rows = ask(engine, rules[name], options.thresholds.limits[name])
+                return rows, time.perf_counter() - began_s
+
+            for name, (rows, took_s) in engine.each(rules, act).items():
+                metrics.append(_metric("rule", name, took_s, sum(map(len, rows.values()))))
                 for each in read:
-                    found[each.name].append(of_rows(rule, limits, rows.get(each.name, [])))
+                    of_store = rows.get(each.name, [])
+                    limits = options.thresholds.limits[name]
+                    found[each.name].append(of_rows(rules[name], limits, of_store))
     files.write("metrics", TABLES["metrics"].rows(metrics))
     return [_write(each, found.get(each.name), files) for each in looked]
 

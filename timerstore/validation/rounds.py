@@ -12,10 +12,9 @@ import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -100,28 +99,35 @@ def source_facts(scope: Scope) -> pa.Table:
 
 def meet(engine: Engine, scope: Scope, tally: Evidence) -> None:
     """Judge what all facts of a store say together; the engine has them as tables."""
-    for name, query in JOINS.items():
-        if name == "matched" and not tally.counts["nameless_copies"]:
-            query = "SELECT * FROM named WHERE FALSE"
-        with _timed(tally, name):
-            engine.make(name, query)
+    joins, checked = dict(JOINS), checked_queries()
+    if not tally.counts["nameless_copies"]:
+        joins["matched"] = "SELECT * FROM named WHERE FALSE"
+    measures = MEASURES if scope.measures else {}
+    rules = {"rules": places_query(tally.named_max), **checked, "counts": COUNTS}
+    queries = {**joins, **rules, **measures}
+    if measures:
+        engine.add("topics", _topics(tally.topics))
+
+    def act(name: str) -> Any:
+        began_s, query = time.perf_counter(), queries[name]
+        if name in joins:
+            found = engine.make(name, query)
+        else:
+            found = engine.ask(query) if name in measures else engine.rows(query)
+        tally.spent[name] = time.perf_counter() - began_s
+        return found
+
+    found = engine.each(queries, act, queries)
     places: dict[tuple[str, bool, int], list[Example]] = defaultdict(list)
-    with _timed(tally, "rules"):
-        queries = [places_query(tally.named_max), *checked_queries(), COUNTS]
-        found, *checked, (counts,) = map(engine.rows, queries)
-    for row in found:
+    for row in found["rules"]:
         place = Example(row["file"], row["place"], row["reason"])
         places[row["rule"], row["is_torn"], row["places"]].append(place)
     for (rule, is_torn, count), named in places.items():
         tally.fail(rule, count, named, torn=is_torn)
-    for (row,) in checked:
-        tally.checked.update(row)
-    tally.counts.update(counts)
-    if scope.measures:
-        engine.add("topics", _topics(tally.topics))
-        for name, query in MEASURES.items():
-            with _timed(tally, name):
-                tally.measures[name] = engine.ask(query)
+    for name in checked:
+        tally.checked.update(*found[name])
+    tally.counts.update(*found["counts"])
+    tally.measures.update({name: found[name] for name in measures})
 
 
 def _topics(names: Mapping[int, str]) -> pa.Table:
@@ -135,13 +141,6 @@ def _topics(names: Mapping[int, str]) -> pa.Table:
             ),
         }
     )
-
-
-@contextmanager
-def _timed(tally: Evidence, name: str) -> Iterator[None]:
-    began_s = time.perf_counter()
-    yield
-    tally.spent[name] += time.perf_counter() - began_s
 
 
 def _note(plan: Plan, folder: str, number: int) -> Evidence:
