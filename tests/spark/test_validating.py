@@ -1,14 +1,17 @@
 """On Spark the rules give the same rows as in one process."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.rigs.patient import Patient
 from tests.rigs.planted import FAULTS, OF_LEVELS, make_store
 from tests.rigs.random_store import MadeUp
+from timerstore.audit import DuckDB, OnSpark
 from timerstore.errors import NotAStoreError
 from timerstore.validation import Validation, validate
 
@@ -34,6 +37,19 @@ def both(spark: Any, path: Path, split_bytes: int) -> Validation:
     found = validate(path, spark=spark, split_bytes=split_bytes)
     assert found == validate(path, split_bytes=split_bytes)
     return found
+
+
+@pytest.mark.promise
+def test_rows_in_chunks_are_all_there(spark: Any) -> None:
+    """Some chunks are empty: facts come from a file for each range, many of which have none."""
+    schema = pa.schema([("number", pa.int64())])
+    for lengths in product((0, 2), repeat=4):
+        chunks = [pa.table([pa.array(range(each), pa.int64())], schema) for each in lengths]
+        for engine in (OnSpark(spark, {}), DuckDB({})):
+            with engine:
+                engine.add("facts", pa.concat_tables(chunks))
+                rows = engine.rows("SELECT count(*) AS found FROM facts")
+                assert rows == [{"found": sum(lengths)}], lengths
 
 
 @pytest.mark.prove

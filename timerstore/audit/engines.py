@@ -187,7 +187,7 @@ class OnSpark:
 
     def add(self, name: str, rows: Any) -> None:
         """Make a table of rows, an Arrow table."""
-        self._enter(name, self._spark.createDataFrame(rows))
+        self._enter(name, frame_of(self._spark, rows))
 
     def _enter(self, name: str, frame: DataFrame) -> None:
         frame.createOrReplaceTempView(self._prefix + name)
@@ -203,7 +203,7 @@ class OnSpark:
         options |= {} if upto is None else {"upto": upto}
         read = self._spark.read.format("timerstore").options(**options).load(given)
         names = {"path": list(paths.values()), "name": list(paths)}
-        named = self._spark.createDataFrame(pa.table(names))
+        named = frame_of(self._spark, pa.table(names))
         rows = read.join(named, read["store"] == named["path"])
         self._enter(table, rows.selectExpr("name AS store", *(f"`{each}`" for each in columns)))
 
@@ -297,6 +297,19 @@ Engine = DuckDB | OnSpark
 """Runs queries over the tables that it was given, and over those that queries made."""
 
 
+def frame_of(spark: SparkSession, rows: Any) -> DataFrame:
+    """Return the rows of an Arrow table as a DataFrame.
+
+    Of a table in chunks, PySpark loses the rows that come after an empty one; of one without rows,
+    Spark Connect does not read the schema.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    if not len(rows):
+        return spark.createDataFrame([], from_arrow_schema(rows.schema))
+    return spark.createDataFrame(rows.combine_chunks())
+
+
 def kept(frame: DataFrame) -> DataFrame:
     """Return a DataFrame whose rows were made, and wait on the workers' disks.
 
@@ -313,7 +326,7 @@ def open_on(spark: SparkSession | None) -> Callable[[Mapping[str, Any]], Engine]
         return DuckDB
 
     def on_spark(tables: Mapping[str, Any]) -> OnSpark:
-        return OnSpark(spark, {name: spark.createDataFrame(each) for name, each in tables.items()})
+        return OnSpark(spark, {name: frame_of(spark, each) for name, each in tables.items()})
 
     return on_spark
 

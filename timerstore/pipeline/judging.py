@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from timerstore.audit import DISTRIBUTION_RULES, DuckDB, Limits, OnSpark, Rule, ask, open_on
 from timerstore.audit.asking import add_stores, check_rules
-from timerstore.audit.engines import kept
+from timerstore.audit.engines import frame_of, kept
 from timerstore.audit.rule import Finding, of_rows, worst, worst_first
 from timerstore.jit.record import Words
 from timerstore.pipeline.results import StoreResult
@@ -276,7 +276,7 @@ def open_engine(
         for name in _READ:  # a run has a file for each store; so they are opened once
             engine.add(name, files.dataset(name, written))
         return engine
-    frames = {name: spark.createDataFrame(table) for name, table in few.items()}
+    frames = {name: frame_of(spark, table) for name, table in few.items()}
     # A run has a file for each store; so they are opened once, not for each rule.
     return OnSpark(spark, frames | {name: kept(files.frame(spark, name)) for name in _READ})
 
