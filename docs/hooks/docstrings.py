@@ -10,6 +10,7 @@ import griffe
 _EXAMPLE = re.compile(r"(?m)^>>> .*(?:\n(?!\s*$).*)*")
 _ERROR = re.compile(r"\b(?<![`.\[])([A-Z]\w+Error)\b(?![`\]])")
 _NAME = re.compile(r"`((?:timerstore\.)?)((?:[A-Z]\w+|open|connect|serve|backup)(?:\.\w+)?)`")
+_MOMENT = re.compile(r"Moment\[([^]]+)\]\(['\"](.+)['\"]\)")
 _FENCE = re.compile(r"(?s)\n*```.*?```")
 _STORES = ("aio.loopstore.TimerStore", "watching.any_store.AnyStore", "store.store.TimerStore")
 
@@ -19,6 +20,9 @@ class Readable(griffe.Extension):
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         """Fence each example; lead names of errors, calls, settings to their places."""
+        if isinstance(obj, griffe.Attribute) and (moment := _MOMENT.fullmatch(str(obj.value))):
+            obj.annotation, obj.labels = moment[1], {"property"}
+            obj.docstring = griffe.Docstring(moment[2], parent=obj)
         if not obj.docstring:
             return
         parts, at = [], 0

@@ -22,7 +22,7 @@ from timerstore.errors import StoreLockedError, TimerStoreError
 from timerstore.timelog.files.disk import FILE_MODE, FOLDER_MODE
 from timerstore.timelog.files.reader_end import list_names
 from timerstore.timelog.files.smallfile import At, by_path, is_there, read_head
-from timerstore.values.amounts import moment
+from timerstore.values.amounts import Moment, moment
 
 if TYPE_CHECKING:
     from timerstore.copies.destination import Destination
@@ -57,25 +57,15 @@ class CopyStatus:
     ended: bool
     """The follower has ended, by itself or because it was told to."""
 
-    @property
-    def alive(self) -> datetime:
-        """When the follower said this, in UTC."""
-        return moment(self.alive_ms)
+    alive = Moment[datetime]("When the follower said this, in UTC.")
 
     @property
     def shipped(self) -> datetime | None:
         """All that was put before this time is in the copy, in UTC; None: nothing was shipped."""
         return moment(self.shipped_ms) if self.shipped_ms else None
 
-    @property
-    def failing_since(self) -> datetime | None:
-        """Since when nothing can be shipped, in UTC."""
-        return None if self.failing_since_ms is None else moment(self.failing_since_ms)
-
-    @property
-    def next_try(self) -> datetime | None:
-        """When it tries again, in UTC."""
-        return None if self.next_try_ms is None else moment(self.next_try_ms)
+    failing_since = Moment[datetime | None]("Since when nothing can be shipped, in UTC.")
+    next_try = Moment[datetime | None]("When it tries again, in UTC.")
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values, for JSON."""

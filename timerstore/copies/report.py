@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from timerstore.errors import StoreLockedError
 from timerstore.jit.guards import Lock
-from timerstore.values.amounts import moment
+from timerstore.values.amounts import Moment
 
 PROBLEMS_MAX: Final = 1_000
 """Problems that a report names one by one; all are counted."""
@@ -116,10 +116,7 @@ class BackupPoint(Report):
     log_end: int
     """The commit log as it was: from its first segment to the end of its last message."""
 
-    @property
-    def time(self) -> datetime:
-        """When it was taken, in UTC."""
-        return moment(self.time_ms)
+    time = Moment[datetime]("When it was taken, in UTC.")
 
     @property
     def bytes_count(self) -> int:

@@ -56,7 +56,7 @@ from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import StoreReader
-from timerstore.values.amounts import moment, shown_time
+from timerstore.values.amounts import Moment, shown_time
 from timerstore.values.check_arguments import given_instant
 from timerstore.values.config import Config
 from timerstore.values.kinds import check_int, check_kind, check_path
@@ -88,10 +88,7 @@ class RestoreReport(Report):
     problems: tuple[Problem, ...]
     """Damage that was in the store when the backup was taken."""
 
-    @property
-    def as_of(self) -> datetime:
-        """The store is as it was then, in UTC."""
-        return moment(self.as_of_ms)
+    as_of = Moment[datetime]("The store is as it was then, in UTC.")
 
     @property
     def ok(self) -> bool:

@@ -23,7 +23,7 @@ from timerstore.timelog.files.jsonfile import (
     whole,
     write_json,
 )
-from timerstore.values.amounts import moment
+from timerstore.values.amounts import Moment
 
 Paused = Literal["putting", "firing", "consuming"]
 SWITCHES_FILE: Final = "config/switches.json"
@@ -43,15 +43,8 @@ class Pause:
     until_ms: int | None
     kept: bool
 
-    @property
-    def since(self) -> datetime:
-        """Since when, in UTC."""
-        return moment(self.since_ms)
-
-    @property
-    def until(self) -> datetime | None:
-        """When it ends by itself, in UTC; None: when it is resumed."""
-        return None if self.until_ms is None else moment(self.until_ms)
+    since = Moment[datetime]("Since when, in UTC.")
+    until = Moment[datetime | None]("When it ends by itself, in UTC; None: when it is resumed.")
 
     @property
     def end_ms(self) -> int:

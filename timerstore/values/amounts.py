@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
@@ -156,6 +156,35 @@ def moment(ms: int) -> datetime:
     '2099-01-01T00:00:00.001000+00:00'
     """
     return _EPOCH + timedelta(milliseconds=min(max(int(ms), _FIRST_MS), LAST_MS))
+
+
+T = TypeVar("T", datetime, datetime | None)
+
+
+class Moment(property, Generic[T]):
+    """A property: what `name_ms` says as a datetime in UTC, or None, under the name without `_ms`.
+
+    >>> class Timer:
+    ...     due_ms, due = 1_800_000_000_000, Moment[datetime]("When it falls due, in UTC.")
+    >>> Timer().due.isoformat()
+    '2027-01-15T08:00:00+00:00'
+    """
+
+    def __init__(self, told: str) -> None:
+        super().__init__(self._read)
+        self.__doc__ = told
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._field = f"{name}_ms"
+
+    def _read(self, each: Any) -> datetime | None:
+        ms = getattr(each, self._field)
+        return None if ms is None else moment(ms)
+
+    if TYPE_CHECKING:
+
+        def __get__(self, each: Any, kind: type | None = None, /) -> T:  # type: ignore[override]
+            """Return it."""
 
 
 def shown_time(ms: int) -> str:

@@ -31,7 +31,7 @@ from timerstore.services.looking.timer_places import read_kept
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, decode_message, expires_ms, text
 from timerstore.timelog.writing.compose import ACKS_TOPIC
-from timerstore.values.amounts import moment
+from timerstore.values.amounts import Moment
 from timerstore.values.ids import format_id, parse_id
 
 TimerState = Literal["pending", "fired", "expired", "cancelled", "moved", "unknown"]
@@ -95,25 +95,10 @@ class Found:
     groups: tuple[GroupFound, ...] = ()
     why: str | None = None
 
-    @property
-    def due(self) -> datetime | None:
-        """When it is, or was, due, in UTC."""
-        return None if self.due_ms is None else moment(self.due_ms)
-
-    @property
-    def put(self) -> datetime | None:
-        """When it was put, in UTC."""
-        return None if self.put_ms is None else moment(self.put_ms)
-
-    @property
-    def fired(self) -> datetime | None:
-        """When it was fired, in UTC."""
-        return None if self.fired_ms is None else moment(self.fired_ms)
-
-    @property
-    def cancelled(self) -> datetime | None:
-        """When it was cancelled, in UTC."""
-        return None if self.cancelled_ms is None else moment(self.cancelled_ms)
+    due = Moment[datetime | None]("When it is, or was, due, in UTC.")
+    put = Moment[datetime | None]("When it was put, in UTC.")
+    fired = Moment[datetime | None]("When it was fired, in UTC.")
+    cancelled = Moment[datetime | None]("When it was cancelled, in UTC.")
 
 
 class _Range(NamedTuple):

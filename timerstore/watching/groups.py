@@ -17,7 +17,7 @@ from timerstore.jit.guards import RLock
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message, text
 from timerstore.timelog.writing.compose import ACKS_TOPIC
-from timerstore.values.amounts import moment
+from timerstore.values.amounts import Moment
 
 NOBODY: Final = ""
 """The group of a topic that no group has ever read."""
@@ -75,15 +75,8 @@ class GroupStats:
     rate: str | None = None
     turn_wait_count: int = 0
 
-    @property
-    def read(self) -> datetime | None:
-        """When the group last asked for messages, in UTC."""
-        return None if self.read_ms is None else moment(self.read_ms)
-
-    @property
-    def oldest_fired(self) -> datetime | None:
-        """When the oldest message was fired that waits, in UTC."""
-        return None if self.oldest_fired_ms is None else moment(self.oldest_fired_ms)
+    read = Moment[datetime | None]("When the group last asked for messages, in UTC.")
+    oldest_fired = Moment[datetime | None]("When the oldest message was fired that waits, in UTC.")
 
 
 def read_groups(

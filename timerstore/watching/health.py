@@ -12,7 +12,7 @@ from timerstore.core.gate import inside
 from timerstore.core.switches import Pause
 from timerstore.errors import FlushFailedError
 from timerstore.services.engine.engine import Engine
-from timerstore.values.amounts import html_table, moment, shown_time
+from timerstore.values.amounts import Moment, html_table, moment, shown_time
 from timerstore.watching.groups import (
     NOBODY,
     GroupStats,
@@ -82,10 +82,7 @@ class Condition:
     what: str
     cure: str
 
-    @property
-    def since(self) -> datetime | None:
-        """Since when, in UTC."""
-        return None if self.since_ms is None else moment(self.since_ms)
+    since = Moment[datetime | None]("Since when, in UTC.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +109,7 @@ class HealthWarning:
     what: str
     cure: str
 
-    @property
-    def since(self) -> datetime | None:
-        """Since when, in UTC."""
-        return None if self.since_ms is None else moment(self.since_ms)
+    since = Moment[datetime | None]("Since when, in UTC.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +127,8 @@ class Health:
     conditions: tuple[Condition, ...]
     warnings: tuple[HealthWarning, ...] = ()
 
-    @property
-    def now(self) -> datetime:
-        """The time of the store's clock when it was asked, in UTC."""
-        return moment(self.now_ms)
-
-    @property
-    def opened(self) -> datetime:
-        """When the store was opened, in UTC."""
-        return moment(self.opened_ms)
+    now = Moment[datetime]("The time of the store's clock when it was asked, in UTC.")
+    opened = Moment[datetime]("When the store was opened, in UTC.")
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values, for JSON."""

@@ -41,7 +41,7 @@ from timerstore.timelog.writing.tally import (
     bucket_max,
     sum_ahead,
 )
-from timerstore.values.amounts import moment
+from timerstore.values.amounts import Moment
 from timerstore.values.kinds import check_int, check_name
 
 WITHIN_MS: Final = (
@@ -119,15 +119,8 @@ class TopicStats:
     lateness: Histogram
     set_delay: Histogram
 
-    @property
-    def next_due(self) -> datetime | None:
-        """`next_due_ms` as a datetime in UTC."""
-        return None if self.next_due_ms is None else moment(self.next_due_ms)
-
-    @property
-    def oldest_due(self) -> datetime | None:
-        """`oldest_due_ms` as a datetime in UTC."""
-        return None if self.oldest_due_ms is None else moment(self.oldest_due_ms)
+    next_due = Moment[datetime | None]("`next_due_ms` as a datetime in UTC.")
+    oldest_due = Moment[datetime | None]("`oldest_due_ms` as a datetime in UTC.")
 
 
 def read_topics(core: Core) -> tuple[TopicStats, ...]:
@@ -279,15 +272,8 @@ class Fired:
     attempt: int
     body: bytes
 
-    @property
-    def due(self) -> datetime:
-        """When it was due, in UTC."""
-        return moment(self.due_ms)
-
-    @property
-    def fired(self) -> datetime:
-        """When it fired, in UTC."""
-        return moment(self.fired_ms)
+    due = Moment[datetime]("When it was due, in UTC.")
+    fired = Moment[datetime]("When it fired, in UTC.")
 
 
 @dataclass(frozen=True, slots=True)

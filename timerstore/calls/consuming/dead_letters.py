@@ -24,7 +24,7 @@ from timerstore.core.gate import inside
 from timerstore.core.offsets import gaps
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, user_properties
-from timerstore.values.amounts import moment
+from timerstore.values.amounts import Moment
 from timerstore.values.check_arguments import check_group
 from timerstore.values.kinds import check_int, check_names
 
@@ -57,15 +57,8 @@ class DeadLetter:
     error_text: str
     trace_id: str | None
 
-    @property
-    def died(self) -> datetime:
-        """When it was given up, in UTC."""
-        return moment(self.died_ms)
-
-    @property
-    def first_failed(self) -> datetime | None:
-        """When it failed first, in UTC."""
-        return None if self.first_failed_ms is None else moment(self.first_failed_ms)
+    died = Moment[datetime]("When it was given up, in UTC.")
+    first_failed = Moment[datetime | None]("When it failed first, in UTC.")
 
 
 @inside

@@ -20,7 +20,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import NEVER, Message, expires_ms, told_ms, user_properties
 from timerstore.timelog.writing.compose import PUTS_MAX
 from timerstore.timelog.writing.frame import encode_property
-from timerstore.values.amounts import moment, shown_time
+from timerstore.values.amounts import Moment, shown_time
 from timerstore.values.check_arguments import given_delay
 from timerstore.values.ids import Int64s, Moments
 from timerstore.values.kinds import Duration
@@ -253,15 +253,8 @@ class Delivery(Stays):
         """The topic it was put to."""
         return self._handed.topic
 
-    @property
-    def due(self) -> datetime:
-        """When it was due, in UTC."""
-        return moment(self.due_ms)
-
-    @property
-    def fired(self) -> datetime:
-        """When it was fired into the log, in UTC."""
-        return moment(self.fired_ms)
+    due = Moment[datetime]("When it was due, in UTC.")
+    fired = Moment[datetime]("When it was fired into the log, in UTC.")
 
     @property
     def group(self) -> str:
@@ -309,10 +302,7 @@ class Delivery(Stays):
         ms = expires_ms(self._handed.message(self._i))
         return None if ms == NEVER else ms
 
-    @property
-    def expires(self) -> datetime | None:
-        """After when it is not handed out, in UTC."""
-        return None if self.expires_ms is None else moment(self.expires_ms)
+    expires = Moment[datetime | None]("After when it is not handed out, in UTC.")
 
     @property
     def attempt(self) -> int:

@@ -31,7 +31,7 @@ from timerstore.timelog.bytes.decode import (
     user_properties,
 )
 from timerstore.timelog.bytes.message import GOOD, MessageParts
-from timerstore.values.amounts import html_table, moment, shown_time
+from timerstore.values.amounts import Moment, html_table, shown_time
 from timerstore.values.ids import Int64s
 
 
@@ -56,25 +56,10 @@ class Timer:
     first_put_ms: int | None = None
     expires_ms: int | None = None
 
-    @property
-    def due(self) -> datetime:
-        """When it falls due, in UTC."""
-        return moment(self.due_ms)
-
-    @property
-    def put(self) -> datetime:
-        """When it was put, in UTC."""
-        return moment(self.put_ms)
-
-    @property
-    def first_put(self) -> datetime | None:
-        """When the first put of a debounce was, in UTC."""
-        return None if self.first_put_ms is None else moment(self.first_put_ms)
-
-    @property
-    def expires(self) -> datetime | None:
-        """After when it is not handed out, in UTC."""
-        return None if self.expires_ms is None else moment(self.expires_ms)
+    due = Moment[datetime]("When it falls due, in UTC.")
+    put = Moment[datetime]("When it was put, in UTC.")
+    first_put = Moment[datetime | None]("When the first put of a debounce was, in UTC.")
+    expires = Moment[datetime | None]("After when it is not handed out, in UTC.")
 
     def _repr_html_(self) -> str:
         """Show it in a notebook; of a long body the beginning."""
