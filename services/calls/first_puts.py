@@ -16,12 +16,7 @@ from timerstore.services.world.floor import find_in
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import id_is
-from timerstore.timelog.bytes.message import (
-    BAD_CRC,
-    GOOD,
-    MessageParts,
-    read_message,
-)
+from timerstore.timelog.bytes.message import BAD_CRC, GOOD, MessageParts, read_message
 from timerstore.timelog.files.segmenttable import (
     MESSAGES_AHEAD,
     SegmentTable,

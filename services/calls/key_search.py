@@ -21,14 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.jit.intrinsics import (
-    get_i32,
-    get_i64,
-    get_u8,
-    prefetch,
-    put_i32,
-    view_bytes,
-)
+from timerstore.jit.intrinsics import get_i32, get_i64, get_u8, prefetch, put_i32, view_bytes
 from timerstore.jit.kernel import caller_of, inlined, kernel_ahead
 from timerstore.jit.objects import address_of
 from timerstore.jit.record import Bytes, Words, observe, record, record_at

@@ -60,9 +60,7 @@ from timerstore.services.pipeline.copying import (
 from timerstore.services.running.runner import provide
 from timerstore.services.world import state
 from timerstore.services.world.floor import find_in, read_floor
-from timerstore.services.world.state import (
-    ServiceThread,
-)
+from timerstore.services.world.state import ServiceThread
 from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import exact_due_ms, identify_timer, stored_at

@@ -19,20 +19,11 @@ from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES, WRONG_ENTRY_REASON
 from timerstore.services.looking.read_units import slot_units
-from timerstore.services.world.state import (
-    INFO_LEVEL,
-    LOST_COLUMNS,
-    NO_HEAD,
-    ServiceThread,
-)
+from timerstore.services.world.state import INFO_LEVEL, LOST_COLUMNS, NO_HEAD, ServiceThread
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import NO_TAG, get_field, read_one
-from timerstore.timelog.bytes.message import (
-    GOOD,
-    IDENTITY_OURS,
-    MessageParts,
-)
+from timerstore.timelog.bytes.message import GOOD, IDENTITY_OURS, MessageParts
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.reading.audit import (

@@ -15,11 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.errors import (
-    FlushFailedError,
-    StoreFullError,
-    TimerStoreError,
-)
+from timerstore.errors import FlushFailedError, StoreFullError, TimerStoreError
 from timerstore.jit.kernel import kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Words, observe, record

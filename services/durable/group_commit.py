@@ -24,12 +24,7 @@ from typing import Final
 import numpy as np
 
 from timerstore.jit.guards import Guarded
-from timerstore.jit.intrinsics import (
-    compare_exchange,
-    fetch_add,
-    load_acquire,
-    store_release,
-)
+from timerstore.jit.intrinsics import compare_exchange, fetch_add, load_acquire, store_release
 from timerstore.jit.kernel import caller_of, inlined, kernel_ahead, kernel_ahead_with_gil
 from timerstore.jit.record import Words, record
 from timerstore.jit.system import sleep_while, thread_id, wake_sleepers

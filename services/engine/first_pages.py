@@ -35,12 +35,7 @@ from timerstore.timelog.files.checkpoint import FIRST_FILE, Stamp, read_derived,
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.memory import available_bytes
 from timerstore.timelog.files.segments import SegmentedFile
-from timerstore.timelog.files.segmenttable import (
-    TABLE_LENGTH,
-    SegmentTable,
-    ask_for,
-    segment_at,
-)
+from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable, ask_for, segment_at
 from timerstore.timelog.timerlog import TimerLog
 from timerstore.wheel.timerwheel import SlotArray, next_used_slot, slot_last
 

@@ -25,12 +25,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from timerstore.errors import (
-    CorruptStoreError,
-    NotAStoreError,
-    StoreFullError,
-    TimerStoreError,
-)
+from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError, TimerStoreError
 from timerstore.jit.lent import lend
 from timerstore.jit.locks import TurnLock
 from timerstore.jit.record import read_only

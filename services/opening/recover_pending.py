@@ -19,7 +19,7 @@ from timerstore.services.world.state import LOST_COUNT_MAX
 from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import Units
-from timerstore.timelog.files.jsonfile import check_seal, read_json, understood, whole
+from timerstore.timelog.files.jsonfile import read_json, understood, whole
 from timerstore.timelog.files.names import INT64_MAX, is_topic
 from timerstore.timelog.files.nonzero import nonzero_places
 from timerstore.timelog.reading.scan import LoggedMessages, destined_for
@@ -35,12 +35,7 @@ from timerstore.timelog.writing.tally import (
     count_pending,
     count_put,
 )
-from timerstore.wheel.judge import (
-    CANCELLED,
-    DONE,
-    PENDING,
-    PendingRead,
-)
+from timerstore.wheel.judge import CANCELLED, DONE, PENDING, PendingRead
 
 
 def count_units(engine: Engine, *, verify: bool) -> int:
@@ -110,7 +105,6 @@ def stored_counts(engine: Engine) -> dict[str, Any] | None:
     path = engine.path / "config" / "timermetrics"
     try:
         metrics = read_json(path, engine.disk.read)
-        check_seal(path, metrics or {})
         if metrics is None or not isinstance(metrics.get("timingCount"), dict):
             return None
         levels = metrics.get("levelCount")

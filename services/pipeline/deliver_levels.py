@@ -22,12 +22,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from timerstore.jit.intrinsics import (
-    get_i32,
-    get_i64,
-    load_acquire,
-    view_bytes,
-)
+from timerstore.jit.intrinsics import get_i32, get_i64, load_acquire, view_bytes
 from timerstore.jit.kernel import inlined, inlined_view
 from timerstore.jit.lent import lent_bytes
 from timerstore.jit.locks import lock_acquire, lock_release
@@ -50,12 +45,7 @@ from timerstore.services.pipeline.copying import (
     touch_message,
 )
 from timerstore.services.world.floor import find_in
-from timerstore.services.world.needs import (
-    BAD_LEVEL_ENTRY,
-    COMMITLOG_READ,
-    LEVEL_READ,
-    LOST,
-)
+from timerstore.services.world.needs import BAD_LEVEL_ENTRY, COMMITLOG_READ, LEVEL_READ, LOST
 from timerstore.services.world.state import (
     CLAMP_SLACK_MS,
     INFO_LEVEL,

@@ -44,17 +44,10 @@ from timerstore.timelog.bytes.message import (
     stored_at,
 )
 from timerstore.timelog.files.segmenttable import ask_for, segment_at
-from timerstore.timelog.writing.append import (
-    BATCH_BYTES,
-    STAGE_COUNT_MAX,
-)
+from timerstore.timelog.writing.append import BATCH_BYTES, STAGE_COUNT_MAX
 from timerstore.timelog.writing.frame import FIRED, CopySays
 from timerstore.wheel.cancelled import cancelled_contains, cancelled_pass_delete
-from timerstore.wheel.near import (
-    info_place,
-    info_size,
-    slot_place,
-)
+from timerstore.wheel.near import info_place, info_size, slot_place
 
 PASS_SLOTS: Final = 4_096
 MESSAGES_TOUCH_NS: Final = 2_000_000

@@ -9,13 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from timerstore.jit.intrinsics import (
-    get_u8,
-    get_word,
-    put_u8,
-    put_word,
-    swap_64,
-)
+from timerstore.jit.intrinsics import get_u8, get_word, put_u8, put_word, swap_64
 from timerstore.jit.kernel import INTERPRETED, inlined, kernel_ahead
 from timerstore.jit.objects import Pieces, piece
 from timerstore.jit.record import Bytes

@@ -5,13 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from timerstore.jit.crc import START, crc_register, register_of_i64
-from timerstore.jit.intrinsics import (
-    get_i32,
-    get_i64,
-    get_u32,
-    put_i32,
-    put_i64,
-)
+from timerstore.jit.intrinsics import get_i32, get_i64, get_u32, put_i32, put_i64
 from timerstore.jit.kernel import inlined, inlined_always
 from timerstore.jit.record import Bytes, Table, Words, record
 from timerstore.timelog.bytes import format as fmt

@@ -31,11 +31,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from timerstore.errors import (
-    CorruptStoreError,
-    NotAStoreError,
-    StoreFullError,
-)
+from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
 from timerstore.jit.guards import RLock
 from timerstore.jit.mapping import PAGE_BYTES, MapOwner
 from timerstore.timelog.files.disk import Disk, MappedFile, Zeros

@@ -20,14 +20,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.blank import SEALED_NOWHERE
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import Identity
-from timerstore.timelog.files.jsonfile import (
-    check_seal,
-    read_json,
-    sealed,
-    understood,
-    whole,
-    write_json,
-)
+from timerstore.timelog.files.jsonfile import read_json, sealed, understood, whole, write_json
 from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.files.reader_end import Read, read_file
 
@@ -294,7 +287,6 @@ class LevelOffsetFile:
         Raises CorruptStoreError if it is damaged.
         """
         content = read_json(self._path, read) or {}
-        check_seal(self._path, content)
         offsets = [0] * fmt.LEVEL_COUNT_MAX
         with understood(self._path.name):
             for level, offset in content.get("offsetTable", {}).items():

@@ -41,7 +41,8 @@ def parse_json(text: str) -> Any:
 def read_json(path: Path, read: Read = read_file) -> dict[str, Any] | None:
     """Read a JSON object; None if the file is missing or empty. `read`: reads a file.
 
-    The `.bak` beside a damaged file is tried next, as RocketMQ does.
+    The `.bak` beside a damaged file is tried next, as RocketMQ does. Raises CorruptStoreError, also
+    if the object has a checksum of ours that does not match.
     """
     reason = ""
     for candidate in (path, path.with_name(path.name + ".bak")):
@@ -61,6 +62,8 @@ def read_json(path: Path, read: Read = read_file) -> dict[str, Any] | None:
             reason = str(e)
             continue
         if isinstance(value, dict):
+            if _CHECKSUM in value and value[_CHECKSUM] != _checksum(value):
+                raise CorruptStoreError(path.name, 0, "the checksum does not match")
             return value
         reason = "it is no JSON object"
     if reason:
@@ -93,12 +96,6 @@ def whole(value: object, least: int = 0, most: int = INT64_MAX) -> int:
 def sealed(value: dict[str, Any]) -> dict[str, Any]:
     """Return the object with a checksum of ours, which a broker that rewrites it leaves out."""
     return value | {_CHECKSUM: _checksum(value)}
-
-
-def check_seal(path: Path, value: dict[str, Any]) -> None:
-    """Raise CorruptStoreError if an object has a checksum of ours that does not match."""
-    if _CHECKSUM in value and value[_CHECKSUM] != _checksum(value):
-        raise CorruptStoreError(path.name, 0, "the checksum does not match")
 
 
 def _checksum(value: dict[str, Any]) -> int:

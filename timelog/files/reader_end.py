@@ -26,14 +26,7 @@ from timerstore.errors import TimerStoreError
 from timerstore.jit.host import open_in_memory
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.oserrors import store_error
-from timerstore.timelog.files.smallfile import (
-    At,
-    by_path,
-    is_there,
-    open_at,
-    read_head,
-    read_small,
-)
+from timerstore.timelog.files.smallfile import At, by_path, is_there, open_at, read_head, read_small
 
 Read = Callable[[Path], bytes | None]
 

@@ -25,22 +25,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from timerstore.errors import (
-    CorruptStoreError,
-    FlushFailedError,
-    StoreFullError,
-)
+from timerstore.errors import CorruptStoreError, FlushFailedError, StoreFullError
 from timerstore.jit.record import Bytes, Words
 from timerstore.timelog.files.blocks import MappedSegments
 from timerstore.timelog.files.disk import MappedFile, Zeros
 from timerstore.timelog.files.epochs import Epoch, Pinned, pin
 from timerstore.timelog.files.folders import FolderAlone
 from timerstore.timelog.files.nonzero import used_pages
-from timerstore.timelog.files.segmenttable import (
-    TABLE_LENGTH,
-    apron_bytes,
-    leave,
-)
+from timerstore.timelog.files.segmenttable import TABLE_LENGTH, apron_bytes, leave
 
 
 class SegmentedFile(MappedSegments):

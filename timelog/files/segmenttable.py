@@ -12,12 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.jit.actor import may_look
-from timerstore.jit.intrinsics import (
-    load_acquire,
-    prefetch,
-    store_release,
-    view_bytes,
-)
+from timerstore.jit.intrinsics import load_acquire, prefetch, store_release, view_bytes
 from timerstore.jit.kernel import INTERPRETED, inlined, inlined_view, kernel_ahead
 from timerstore.jit.lent import Lent, lend, lent_bytes, new_lent, publish_at
 from timerstore.jit.locks import lock_acquire, lock_release

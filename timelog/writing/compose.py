@@ -18,10 +18,7 @@ import numpy as np
 from timerstore.jit.kernel import kernel_ahead
 from timerstore.jit.record import Bytes
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.writing.append import (
-    NOT_TOLD,
-    Stage,
-)
+from timerstore.timelog.writing.append import NOT_TOLD, Stage
 from timerstore.timelog.writing.frame import (
     close_message,
     encode_head,

@@ -41,11 +41,7 @@ from timerstore.timelog.bytes.text import (
     put_hex_8,
     put_hex_12,
 )
-from timerstore.timelog.writing.append import (
-    BATCH_BYTES,
-    STAGE_COUNT_MAX,
-    Stage,
-)
+from timerstore.timelog.writing.append import BATCH_BYTES, STAGE_COUNT_MAX, Stage
 
 ROLLED: Final = 0
 FIRED: Final = 1

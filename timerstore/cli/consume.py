@@ -32,12 +32,7 @@ from timerstore.cli.open_store import (
     open_still,
     open_to_change,
 )
-from timerstore.cli.output import (
-    TOO_LATE,
-    Columns,
-    Output,
-    body_field,
-)
+from timerstore.cli.output import TOO_LATE, Columns, Output, body_field
 from timerstore.errors import InvalidArgumentError
 from timerstore.values.amounts import shown_body, shown_from, shown_span, shown_time, whole_text
 

@@ -25,13 +25,7 @@ from timerstore.cli.app import (
     read_instant,
 )
 from timerstore.cli.open_store import Look, looking
-from timerstore.cli.output import (
-    TOO_LATE,
-    Columns,
-    Output,
-    body_field,
-    shown_here,
-)
+from timerstore.cli.output import TOO_LATE, Columns, Output, body_field, shown_here
 from timerstore.errors import InvalidArgumentError
 from timerstore.share.wire import to_json
 from timerstore.values.amounts import shown_body, shown_from, shown_time, whole_text

@@ -19,15 +19,7 @@ from rich.text import Text
 
 from timerstore.cli.app import LOOK, OPERATE, AsJson, OfTopic, StorePath, answering, app
 from timerstore.cli.open_store import check_is_there, held_by
-from timerstore.cli.output import (
-    DAMAGED,
-    WARNED,
-    Output,
-    Status,
-    body_field,
-    shown_here,
-    styled,
-)
+from timerstore.cli.output import DAMAGED, WARNED, Output, Status, body_field, shown_here, styled
 from timerstore.errors import InvalidArgumentError, NotAStoreError, StoreLockedError
 from timerstore.share.asking import Owner, find_owner
 from timerstore.values.amounts import (

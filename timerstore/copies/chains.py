@@ -37,14 +37,7 @@ from timerstore.errors import (
 )
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import SIZES
-from timerstore.timelog.files.jsonfile import (
-    check_seal,
-    read_json,
-    sealed,
-    understood,
-    whole,
-    write_json,
-)
+from timerstore.timelog.files.jsonfile import read_json, sealed, understood, whole, write_json
 from timerstore.timelog.files.names import INT32_MAX
 from timerstore.timelog.files.reader_end import Read, read_file
 from timerstore.timelog.reading.reader import StoreReader
@@ -251,7 +244,6 @@ def _read(dest: Destination, number: int, name: str) -> Chain:
     content = read_json(file, lambda _: data)
     if content is None:
         raise CorruptStoreError(str(file), 0, "it is empty")
-    check_seal(file, content)
     if content.get("version") != _VERSION:
         raise NotAStoreError(
             f"The backup in {dest} has version {content.get('version')!r}, and this timerstore "

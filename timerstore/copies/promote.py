@@ -27,13 +27,7 @@ from timerstore.copies.chains import (
 from timerstore.copies.destination import find_destination
 from timerstore.copies.fetching import bring_to_life, cut_log
 from timerstore.copies.report import BackupLock, Report
-from timerstore.copies.standby import (
-    Standby,
-    StandbyState,
-    read_standby,
-    settle,
-    standby_faults,
-)
+from timerstore.copies.standby import Standby, StandbyState, read_standby, settle, standby_faults
 from timerstore.core.directory import STANDBY_FILE
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreLockedError
 from timerstore.services.world.clock import ManualClock

@@ -42,14 +42,7 @@ from timerstore.jit.host import copy_bytes
 from timerstore.services.world.background import Flag
 from timerstore.timelog.bytes.crcparts import crc_of
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.jsonfile import (
-    check_seal,
-    read_json,
-    sealed,
-    understood,
-    whole,
-    write_json,
-)
+from timerstore.timelog.files.jsonfile import read_json, sealed, understood, whole, write_json
 from timerstore.timelog.files.names import (
     INT32_MAX,
     held_names,
@@ -102,7 +95,6 @@ def read_standby(path: Path, name: str = STANDBY_FILE) -> StandbyState | None:
     content = read_json(path / name)
     if content is None:
         return None
-    check_seal(path / name, content)
     with understood(name):
         if not isinstance(content["dest"], str):
             raise ValueError("dest is no text")

@@ -22,12 +22,7 @@ from timerstore.jit.intrinsics import store_release
 from timerstore.jit.kernel import INTERPRETED, caller_on, kernel_ahead, kernel_ahead_with_gil
 from timerstore.jit.record import Words, record, record_at
 from timerstore.jit.system import poll_words, sleep_while, wait_readable, wake_sleepers
-from timerstore.services.world.world import (
-    NO_WAITER,
-    SLEEPER,
-    WAITER_COUNT_MAX,
-    WAITER_LIMITS,
-)
+from timerstore.services.world.world import NO_WAITER, SLEEPER, WAITER_COUNT_MAX, WAITER_LIMITS
 from timerstore.timelog.files.folders import EventFile
 from timerstore.values.blocked_loop import note_blocking
 

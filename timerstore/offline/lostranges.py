@@ -27,7 +27,7 @@ from timerstore.timelog.bytes.blank import put_blank_at
 from timerstore.timelog.files.checkpoint import TimerCheckpoint, decode_checkpoint
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import Identity, find_identity
-from timerstore.timelog.files.jsonfile import check_seal, read_json
+from timerstore.timelog.files.jsonfile import read_json
 from timerstore.timelog.files.names import segment_name, segment_offset
 from timerstore.timelog.files.reader_end import list_names, ranges_of, read_file
 from timerstore.timelog.files.smallfile import read_small
@@ -368,7 +368,6 @@ def small_files(disk: Disk, path: Path) -> tuple[dict[str, bytes], list[str]]:
             continue
         try:
             content = read_json(file)
-            check_seal(file, content or {})
             if name == _GROUPS_FILE:
                 ConsumerOffsets(disk, file)
             if content is not None:

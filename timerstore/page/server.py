@@ -30,11 +30,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from timerstore.errors import (
-    InvalidArgumentError,
-    TimerStoreError,
-    UnknownTimerError,
-)
+from timerstore.errors import InvalidArgumentError, TimerStoreError, UnknownTimerError
 from timerstore.page.guard import HEADERS, Guard, RefusedError, read_fields
 from timerstore.page.history import EVERY_S, History
 from timerstore.page.views import CHANGES, LOOKS, Views, render

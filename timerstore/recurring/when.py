@@ -10,12 +10,7 @@ from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from timerstore.errors import InvalidArgumentError, TimerStoreError
-from timerstore.values.check_arguments import (
-    DUE_MS_MAX,
-    check_jitter_ms,
-    check_text,
-    check_topic,
-)
+from timerstore.values.check_arguments import DUE_MS_MAX, check_jitter_ms, check_text, check_topic
 from timerstore.values.kinds import Duration, check_choice, check_duration, whole_ms
 
 INTERVAL_MIN: Final = timedelta(milliseconds=10)

@@ -18,12 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from timerstore.calls.pending.timers import Timer
-from timerstore.errors import (
-    ClusterError,
-    InvalidArgumentError,
-    MissingFileError,
-    TimerStoreError,
-)
+from timerstore.errors import ClusterError, InvalidArgumentError, MissingFileError, TimerStoreError
 from timerstore.rocketmq.sending import (
     UNDER_WAY,
     Sending,

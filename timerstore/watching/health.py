@@ -13,13 +13,7 @@ from timerstore.core.switches import Pause
 from timerstore.errors import FlushFailedError
 from timerstore.services.engine.engine import Engine
 from timerstore.values.amounts import Moment, html_table, moment, shown_time
-from timerstore.watching.groups import (
-    NOBODY,
-    GroupStats,
-    read_groups,
-    read_neglected,
-    read_silent,
-)
+from timerstore.watching.groups import NOBODY, GroupStats, read_groups, read_neglected, read_silent
 from timerstore.watching.services import CopyStats, copies_behind
 
 State = Literal[

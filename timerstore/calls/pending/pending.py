@@ -10,12 +10,7 @@ import pyarrow as pa
 
 from timerstore.calls.pending.cancel import cancel_many, get, reschedule
 from timerstore.calls.pending.is_pending import Bools
-from timerstore.calls.pending.listing import (
-    Horizon,
-    count_by_bucket,
-    list_pending,
-    pending_columns,
-)
+from timerstore.calls.pending.listing import Horizon, count_by_bucket, list_pending, pending_columns
 from timerstore.calls.pending.short_way import (
     UNCHANGED,
     ById,
@@ -35,9 +30,7 @@ from timerstore.errors import (
 )
 from timerstore.jit.locks import TurnLock
 from timerstore.services.calls import key_search
-from timerstore.services.calls.key_search import (
-    KeySearch,
-)
+from timerstore.services.calls.key_search import KeySearch
 from timerstore.values.check_arguments import (
     DUE_MS_MAX,
     DUE_MS_MIN,

@@ -21,11 +21,7 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.jit.intrinsics import view_bytes
 from timerstore.jit.kernel import INTERPRETED, caller_of, kernel_ahead_with_gil
 from timerstore.jit.numpylayout import TEXT_DATA_AT
-from timerstore.jit.objects import (
-    bytes_at,
-    new_ascii_at,
-    object_at,
-)
+from timerstore.jit.objects import bytes_at, new_ascii_at, object_at
 from timerstore.jit.record import Words, observe, record, record_at
 from timerstore.jit.system import clock_ms
 from timerstore.services.engine.engine import Engine
