@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +25,8 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.values.amounts import shown_bytes, shown_time
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from timerstore.copies.report import VerifyReport
     from timerstore.validation import Validation
 
@@ -154,7 +158,7 @@ def validate(
         options["delay_levels"] = settings(config).delay_levels
         if upto != "end":
             tell_live(out, path)
-        found = (_run_on_spark if spark else _run_here)(out, path, options)
+        found = _run(out, path, options, spark=spark)
         if not found.ok:
             out.status = DAMAGED
         if as_json:
@@ -163,9 +167,12 @@ def validate(
             show_validation(out, found, show_all=show_all)
 
 
-def _run_here(out: Output, path: Path, options: dict[str, Any]) -> Validation:
+def _run(out: Output, path: Path, options: dict[str, Any], *, spark: bool) -> Validation:
     from timerstore.validation import validate as run
 
+    if spark:
+        with out.progress(f"validating {path} on Spark"), on_spark("validate", None) as running:
+            return run(path, spark=running, **options)
     with out.progress(f"validating {path}", "steps") as update:
         try:
             return run(path, progress=update, **options)
@@ -173,19 +180,18 @@ def _run_here(out: Output, path: Path, options: dict[str, Any]) -> Validation:
             raise InvalidArgumentError(str(e)) from e
 
 
-def _run_on_spark(out: Output, path: Path, options: dict[str, Any]) -> Validation:
-    from timerstore.validation import validate as run
-
+@contextmanager
+def on_spark(command: str, master: str | None) -> Iterator[SparkSession]:
+    """Yield a session of Spark for a command, which ends with the block."""
     try:
-        from timerstore import spark
+        from timerstore.spark import session
     except ImportError as e:
         raise InvalidArgumentError(str(e)) from e
-    with out.progress(f"validating {path} on Spark"):
-        session = spark.session()
-        try:
-            return run(path, spark=session, **options)
-        finally:
-            session.stop()
+    running = session(app_name=f"timerstore {command}", master=master or "local[*]")
+    try:
+        yield running
+    finally:
+        running.stop()
 
 
 def show_validation(out: Output, found: Validation, *, show_all: bool) -> None:

@@ -139,20 +139,15 @@ def _arrow(path: Path) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
-class _refusing:  # noqa: N801, a statement's word
-    """Turns what Arrow refuses into an error that names the file."""
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Turn what Arrow refuses into an error that names the file."""
+    import pyarrow as pa
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        import pyarrow as pa
-
-        if isinstance(error, pa.ArrowInvalid | UnicodeDecodeError):
-            raise InvalidArgumentError(f"{self._path} cannot be read: {error}") from error
+    try:
+        yield
+    except (pa.ArrowInvalid, UnicodeDecodeError) as e:
+        raise InvalidArgumentError(f"{path} cannot be read: {e}") from e
 
 
 _VALUES: Final = {"jsonl": _json_lines, "csv": _csv, "parquet": _parquet, "arrow": _arrow}

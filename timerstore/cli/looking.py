@@ -325,15 +325,9 @@ def by_distance(due_ms: Any, from_ms: int) -> dict[str, int]:
 
 def look_ahead(look: Look, topic: str | None) -> dict[str, int]:
     """Return the same by the counts that an owner keeps, at once for any number of timers."""
-    found = dict.fromkeys(["overdue", *(f"within {name}" for name in _AHEAD.values()), "later"], 0)
-    for each in look.stats().to_dict()["topics"]:
-        if topic in (None, each["topic"]):
-            upcoming = each["upcoming"]
-            found["overdue"] += upcoming["overdue_count"]
-            found["later"] += upcoming["later_count"]
-            for ms, count in upcoming["within"]:
-                found[f"within {_AHEAD[ms]}"] += count
-    return found
+    found = look.upcoming(topic=topic)
+    within = {f"within {_AHEAD[ms]}": count for ms, count in found.within}
+    return {"overdue": found.overdue_count} | within | {"later": found.later_count}
 
 
 def by_bucket(due_ms: Any, bucket_ms: int) -> list[tuple[int, int]]:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, Group, answering, app, settings
-from timerstore.cli.checking import OwnRules, RollWindow, Upto
+from timerstore.cli.checking import OwnRules, RollWindow, Upto, on_spark
 from timerstore.cli.output import DAMAGED, WARNED, Output, told_to_end
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.values.write_file import write_durably
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from timerstore.pipeline import RunResult
@@ -218,7 +215,7 @@ def follow(
     with answering(as_json=False) as out_:
         from timerstore.pipeline import follow as begin
 
-        with _on_spark(master) as spark:
+        with on_spark("pipeline", master) as spark:
             query = begin(spark, store, out, name=name, every_s=every, until_now=until_now)
             out_.say(f"following {store}")
             _wait(query)
@@ -297,7 +294,7 @@ def _run(
                 return run(stores, tables, **options)
             except ImportError as e:
                 raise InvalidArgumentError(str(e)) from e
-    with out.progress("reading stores on Spark"), _on_spark(master) as running:
+    with out.progress("reading stores on Spark"), on_spark("pipeline", master) as running:
         return run(stores, tables, spark=running, **options)
 
 
@@ -311,19 +308,6 @@ def _write_prometheus(found: RunResult, path: Path) -> None:
         ) from e
     with told_of(path):
         write_durably(path, text)
-
-
-@contextmanager
-def _on_spark(master: str | None) -> Iterator[SparkSession]:
-    try:
-        from timerstore.spark import session
-    except ImportError as e:
-        raise InvalidArgumentError(str(e)) from e
-    running = session(app_name="timerstore pipeline", master=master or "local[*]")
-    try:
-        yield running
-    finally:
-        running.stop()
 
 
 def show_run(out: Output, found: RunResult) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
 from typing import Final
@@ -205,7 +205,7 @@ def lay_log(
         for number, fd in files.items():
             _set_length(disk, fd, size, folder / segment_name(number * size))
         reached(start)
-        _Fetch(catalog, run, files, folder, disk, told, on_fault, reached).all(start, end)
+        _Fetch(catalog, run, start, files, folder, disk, told, on_fault, reached).upto(end)
         for number, fd in files.items():
             disk.sync(fd, folder / segment_name(number * size))
     finally:
@@ -221,27 +221,24 @@ def _set_length(disk: Disk, fd: int, length: int, path: Path) -> None:
         raise disk.full(e, path) from e
 
 
+@dataclass(slots=True)
 class _Fetch:
-    """Fetches pieces into segments that are open."""
+    """Fetches pieces into segments that are open, from `start` on."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        run: int,
-        files: dict[int, int],
-        folder: Path,
-        disk: Disk,
-        told: Told,
-        on_fault: OnFault | None,
-        reached: Reached,
-    ) -> None:
-        self.catalog, self.run, self.files, self.folder = catalog, run, files, folder
-        self.disk, self._told, self._on_fault, self._reached = disk, told, on_fault, reached
-        self._lock, self._start = Lock(), 0
+    catalog: Catalog
+    run: int
+    start: int
+    files: dict[int, int]
+    folder: Path
+    disk: Disk
+    told: Told
+    on_fault: OnFault | None
+    reached: Reached
+    lock: Lock = field(default_factory=Lock)
 
-    def all(self, start: int, end: int) -> None:
+    def upto(self, end: int) -> None:
         """Fetch a range; pieces may be merged meanwhile, so what is missing is looked for again."""
-        wanted, self._start = [(start, end)], start
+        wanted = [(self.start, end)]
         for number in range(_TRIES_MAX):
             if number:
                 self.catalog.refresh()
@@ -252,7 +249,7 @@ class _Fetch:
                         error = CorruptStoreError(part.piece.name, 0, "it is missing")
                         missing.append((part.start, part.end, error))
                     elif not missing and not number:  # later ones are in no order
-                        self._reached(part.end)
+                        self.reached(part.end)
             if not missing:
                 return
             wanted = [(first, stop) for first, stop, _ in missing]
@@ -294,7 +291,7 @@ class _Fetch:
                     self._damaged(e)
             else:
                 break
-        self._told(part.end - part.start)
+        self.told(part.end - part.start)
         return True
 
     def _write(self, at: int, raw: memoryview) -> None:
@@ -310,12 +307,12 @@ class _Fetch:
             at, raw = at + len(piece), raw[len(piece) :]
 
     def _damaged(self, error: CorruptStoreError) -> None:
-        with self._lock.guard():
-            if self._start < kept_from(self.catalog.dest, self.run):
+        with self.lock.guard():
+            if self.start < kept_from(self.catalog.dest, self.run):
                 raise PointRemovedError(self.catalog.dest) from error
-            if self._on_fault is None:
+            if self.on_fault is None:
                 raise error
-            self._on_fault(Fault(error.file, error.offset, error.reason))
+            self.on_fault(Fault(error.file, error.offset, error.reason))
 
 
 def lay_backup(

@@ -244,31 +244,27 @@ def _of_topics(stats: Told, field: str) -> Iterator[tuple[float, tuple[str, ...]
         yield sum(row[field] for row in rows), (topic,)
 
 
+def _each(part: str, *names: str, having: str | None = None) -> Callable[[Told, str], Rows]:
+    """Return what reads a field of the rows of a part, labelled by some others of their fields."""
+
+    def read(stats: Told, field: str) -> Rows:
+        rows = (row for row in stats[part] if having is None or row[having])
+        return [(row[field], tuple(str(row[name]) for name in names)) for row in rows]
+
+    return read
+
+
 _PARTS: Final[dict[str, tuple[tuple[str, ...], Callable[[Told, str], Rows]]]] = {
-    "services": (("service",), lambda stats, field: _of_each(stats["services"], field)),
-    "stages": (("stage",), lambda stats, field: _of_each(stats["stages"], field)),
-    "levels": (
-        ("level",),
-        lambda stats, field: [
-            (row[field], (str(row["level"]),)) for row in stats["levels"] if row["end"]
-        ],
-    ),
+    "services": (("service",), _each("services", "name")),
+    "stages": (("stage",), _each("stages", "name")),
+    "levels": (("level",), _each("levels", "level", having="end")),
     "cleaning": ((), lambda stats, field: [(stats["cleaning"][field], ())]),
-    "copies": (("dest",), lambda stats, field: _of_each(stats["copies"], field, "dest")),
+    "copies": (("dest",), _each("copies", "dest")),
     "topics": (("topic",), _of_topics),
-    "groups": (
-        ("topic", "group"),
-        lambda stats, field: [
-            (row[field], (row["topic"], row["group"])) for row in _read_by_groups(stats)
-        ],
-    ),
+    "groups": (("topic", "group"), _each("groups", "topic", "group", having="group")),
     "": ((), lambda stats, field: [(stats[field], ())]),
 }
 """The labels of a part of the statistics, and what reads a field of it."""
-
-
-def _of_each(rows: Iterable[Row], field: str, label: str = "name") -> Rows:
-    return [(row[field], (row[label],)) for row in rows]
 
 
 def _metric(line: str) -> Metric:

@@ -14,7 +14,7 @@ import base64
 import json
 import os
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import IO, Any, Final, Literal, get_args
 
 import pyarrow as pa
@@ -83,7 +83,9 @@ def _read(view: StoreView, kind: ExportTable, progress: Progress | None) -> Iter
     total, done = None, 0
     if kind == "pending":
         found = find_pending(view)
-        total, items = len(found.places.message), _pending(view, found)
+        total = len(found.places.message)
+        rows = read_timers(view, found.places, settled(view), _CHUNK_COUNT)  # by due time
+        items: Iterator[MessageRows | Fault] = chain(found.faults, rows)
     else:
         items = _scanned(view, kind)
     for item in items:
@@ -95,12 +97,6 @@ def _read(view: StoreView, kind: ExportTable, progress: Progress | None) -> Iter
         for piece in pieces(item, EXPORTED[kind]):
             made = piece.columns(EXPORTED[kind])
             yield pa.RecordBatch.from_arrays(made, schema=EXPORT_SCHEMAS[kind])
-
-
-def _pending(view: StoreView, found: Any) -> Iterator[MessageRows | Fault]:
-    """Yield what is pending, in the order of due time."""
-    yield from found.faults
-    yield from read_timers(view, found.places, settled(view), _CHUNK_COUNT)
 
 
 def _scanned(view: StoreView, kind: ExportTable) -> Iterator[MessageRows | Fault]:

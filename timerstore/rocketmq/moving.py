@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from timerstore.calls.pending.timers import Timer
 from timerstore.errors import ClusterError, InvalidArgumentError, MissingFileError, TimerStoreError
 from timerstore.rocketmq.sending import (
     UNDER_WAY,
+    Sender,
     Sending,
     check_cluster_topic,
     check_key_and_tag,
@@ -37,18 +38,6 @@ PROPERTIES_BYTES_MAX: Final = 16_384
 """A proxy takes no more, unless it is set otherwise."""
 _BUSY_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """If a cluster is busy, and takes nothing meanwhile, it is asked again after these waits."""
-
-
-class Target(Protocol):
-    """Where timers go: a `Sender`."""
-
-    def why_not(self, topic: str) -> str:
-        """Return why a topic takes no timers, or nothing."""
-
-    def send_many(
-        self, sendings: Iterable[Sending]
-    ) -> Iterator[tuple[Sending, TimerStoreError | None]]:
-        """Send, and yield each with what became of it."""
 
 
 @dataclass
@@ -74,7 +63,7 @@ class Moved:
 class Judge:
     """Says what cannot go."""
 
-    def __init__(self, target: Target, now_ms: int, delay_max_ms: int) -> None:
+    def __init__(self, target: Sender, now_ms: int, delay_max_ms: int) -> None:
         """`delay_max_ms`: how far ahead the cluster takes timers."""
         self._target, self._end_ms = target, now_ms + delay_max_ms
         self._told: dict[str, str] = {}
@@ -147,7 +136,7 @@ def read_note(path: Path) -> list[str]:
 
 def move_pending(
     store: AnyStore,
-    target: Target,
+    target: Sender,
     judge: Judge,
     path: Path,
     *,

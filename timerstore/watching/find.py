@@ -20,10 +20,11 @@ import numpy as np
 from timerstore.calls.consuming.consuming import Consuming, first_index
 from timerstore.calls.consuming.cursors import HandedState
 from timerstore.calls.consuming.delivery import dead_topic
+from timerstore.calls.pending.is_pending import unknown_timer
 from timerstore.calls.pending.pending import PendingTimers
 from timerstore.calls.pending.timers import Timer
 from timerstore.core.core import Core
-from timerstore.errors import CorruptStoreError, InvalidArgumentError, UnknownTimerError
+from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.jit.record import Words
 from timerstore.services.calls.first_puts import find_named
 from timerstore.services.looking.read_units import slot_units
@@ -188,7 +189,7 @@ class _Search:
     def _first_put(self) -> Message | None:
         """Return the message that the id names; None if it was removed, or is damaged."""
         if self.offset >= self.log.end:
-            raise _no_timer(self.id)
+            raise unknown_timer(self.id)
         return self._read(self.offset)
 
     def _read(self, offset: int) -> Message | None:
@@ -356,15 +357,12 @@ class _Search:
             for row in self.queues.rows(topic.encode("utf-8", "surrogateescape"))
         ]
         found = dict[str, _Place]()
-        for some, limit in (
-            (rows, _RETRIES_MAX),
-            (self.queues.rows(fmt.TIMER_TOPIC), _RETRIES_MAX),
-        ):
+        for some in (rows, self.queues.rows(fmt.TIMER_TOPIC)):
             ranges = []
             for row in some:
                 start = self._index_behind(row, place.message.offset)
                 ranges.append(_Range(row, start, self.queues.next_index(row)))
-            for each in self._named(ranges, limit):
+            for each in self._named(ranges, _RETRIES_MAX):
                 properties, topic = each.message.properties, each.message.topic
                 if topic in _WAITING:
                     topic = properties.get(_REAL_TOPIC, "")
@@ -427,7 +425,3 @@ class _Search:
 
 def _is_real(topic: bytes) -> bool:
     return topic not in _OWN and not topic.startswith((fmt.RETRY_PREFIX, fmt.DEAD_PREFIX))
-
-
-def _no_timer(id: str) -> UnknownTimerError:
-    return UnknownTimerError(f"{id!r} is no timer of this store. Pass an id that put returned.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -12,15 +13,17 @@ from timerstore.core.gate import inside
 from timerstore.core.switches import Pause
 from timerstore.errors import FlushFailedError
 from timerstore.services.engine.engine import Engine
-from timerstore.values.amounts import Moment, html_table, moment, shown_time
+from timerstore.values.amounts import Moment, html_table, moment, shown_bytes, shown_time
 from timerstore.watching.groups import NOBODY, GroupStats, read_groups, read_neglected, read_silent
-from timerstore.watching.services import CopyStats, copies_behind
+from timerstore.watching.services import read_copies
 
 State = Literal[
     "running", "paused", "behind", "waiting for space", "damaged", "flush failed", "stopped"
 ]
 BEHIND_MS: Final = 5_000
 """So far behind the clock is more than a slot that is being fired."""
+COPY_BEHIND_MS: Final = 60_000
+"""A copy that lags so long, and thirty of its intervals, is warned of."""
 PLACES_SHOWN: Final = 20
 
 _REOPEN = "Look in the program's log for the cause, then close the store and open it again."
@@ -56,8 +59,11 @@ _UNREAD = (
     "Let a group consume this topic, or put to another one: perhaps the topic is misspelt. "
     "Messages that fired in it stay on the disk."
 )
-
-
+_COPY = (
+    "Check the address, the network and the credentials, and whether `timerstore follow` runs; "
+    "it then goes on by itself. If nothing should follow any more, run `timerstore follow PATH "
+    "DEST --forget`."
+)
 _SILENT = (
     "Start a consumer of this group. If it will not come again, `timerstore forget-group PATH "
     "GROUP`, or store.forget_group, lets its messages go."
@@ -170,19 +176,28 @@ def read_health(core: Core, consuming: Consuming) -> Health:
     state: State = found[0].state if found else "running"
     warnings: tuple[HealthWarning, ...] = ()
     if core.engine.failure.error is None:
-        copies = (_behind_copy(*each, now_ms) for each in copies_behind(core))
         neglected = (_warned(each) for each in read_neglected(core, consuming))
-        warnings = (*copies, *_consumers_stopped(core, consuming), *neglected)
+        warnings = (*_behind_copies(core, now_ms), *_consumers_stopped(core, consuming), *neglected)
         silence_ms = core.engine.config.group_silence_ms
         if silence_ms is not None:
             warnings += tuple(map(_silent, read_silent(core, consuming, silence_ms)))
     return Health(state, state in _FINE, now_ms, core.opened_ms, tuple(found), warnings)
 
 
-def _behind_copy(copy: CopyStats, what: str, cure: str, now_ms: int) -> HealthWarning:
-    since_ms = now_ms - copy.lag_ms if copy.lag_ms else copy.failing_since_ms
-    cure = cure.replace("DEST", copy.dest)
-    return HealthWarning("copy is behind", copy.dest, None, copy.lag_bytes, since_ms, what, cure)
+def _behind_copies(core: Core, now_ms: int) -> Iterator[HealthWarning]:
+    """Yield a warning for each copy that is behind for long, or fails."""
+    for copy in read_copies(core):
+        if copy.error is None and copy.lag_ms <= max(COPY_BEHIND_MS, 30 * copy.every_ms):
+            continue
+        what = f"The copy in {copy.dest} lacks {shown_bytes(copy.lag_bytes)}"
+        what += f", put in the last {copy.lag_ms / 1_000:,.0f} s" if copy.lag_ms else ""
+        if copy.error is not None:
+            what += f"; {copy.error}"
+        elif copy.ended:
+            what += "; its follower has ended"
+        told = what if what.endswith(".") else f"{what}.", _COPY.replace("DEST", copy.dest)
+        since_ms = now_ms - copy.lag_ms if copy.lag_ms else copy.failing_since_ms
+        yield HealthWarning("copy is behind", copy.dest, None, copy.lag_bytes, since_ms, *told)
 
 
 def _warned(row: GroupStats) -> HealthWarning:

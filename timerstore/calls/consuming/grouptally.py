@@ -283,8 +283,7 @@ def _pair(name: str) -> tuple[str, str]:
 
 
 def _held_back(row: list[int]) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
-    """Read a row; an older version's, which does not say how long it waits, comes at once."""
-    queue_id, index, count, first_ms, again_ms, wait_ms = row if len(row) > 5 else (*row, 0)
+    queue_id, index, count, first_ms, again_ms, wait_ms = row
     return (queue_id, index), (count, first_ms, again_ms, wait_ms)
 
 

@@ -427,17 +427,18 @@ def parse(core: Core, ids: Sequence[str]) -> tuple[Int64s, Int64s]:
         parts: list[TimerId | None] = []
         if ids._tag == tag:
             return ids.due_ms, ids.offsets
-        raise _unknown(ids[0])
+        raise unknown_timer(ids[0])
     due_ms, offsets = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
     parts = [parse_id(each) for each in ids]
     for i, part in enumerate(parts):
         if part is None or part.tag != tag:
-            raise _unknown(ids[i])
+            raise unknown_timer(ids[i])
         due_ms[i], offsets[i] = part.due_ms, part.offset
     return due_ms, offsets
 
 
-def _unknown(id: object) -> UnknownTimerError:
+def unknown_timer(id: object) -> UnknownTimerError:
+    """Return the error for an id of no timer here."""
     return UnknownTimerError(f"{id!r} is no timer of this store. Pass an id that put returned.")
 
 
@@ -462,7 +463,7 @@ def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
     unknown = np.flatnonzero(rows == PUT_UNKNOWN)
     if len(unknown):
         i = int(unknown[0])
-        raise _unknown(format_id(int(due_ms[i]), int(offsets[i]), engine.store_tag))
+        raise unknown_timer(format_id(int(due_ms[i]), int(offsets[i]), engine.store_tag))
     return puts
 
 
