@@ -11,7 +11,7 @@ import timerstore
 from tests.small_store import SMALL
 from timerstore.share.client import AskedCalls
 from timerstore.values.check_arguments import Range
-from timerstore.values.puts import Put
+from timerstore.values.puts import Many, Put
 from timerstore.watching.any_store import CALLS, TURNED
 
 
@@ -44,7 +44,12 @@ def test_a_put_is_a_row_of_its_arguments() -> None:
     }
 
 
-_ROWS: Any = {"given": Put, "where": Range}
+_ROWS: Any = {
+    "given": Put._fields,
+    "where": Range._fields,
+    "many": Many._fields,
+    "changes": ("delay", "at", "at_ms", "body", "properties"),
+}
 """Arguments that are handed on together."""
 _BATCHES = {"Run": "Batch", "ClientRun": "Batch"}
 
@@ -65,7 +70,7 @@ def test_who_makes_a_call_takes_what_it_takes(store: timerstore.TimerStore, name
             field
             for each in told.parameters
             if each not in ("self", "carried", "flush", "last")
-            for field in (_ROWS[each]._fields if each in _ROWS else [each])
+            for field in (_ROWS.get(each, [each]))
         ]
         unused = ["key"] if name == "pending_columns" else []
         assert sorted(taken) == sorted([*names, *unused])

@@ -48,7 +48,7 @@ from timerstore.timelog.bytes.decode import NEVER, Message, expires_ms
 from timerstore.values.check_arguments import DUE_MS_MAX, check_group, check_topic_to_consume
 from timerstore.values.ids import TimerId, TimerIds, joined, parse_id
 from timerstore.values.kinds import check_int
-from timerstore.values.puts import Put
+from timerstore.values.puts import Many, Put
 from timerstore.watching.any_store import CALLS
 from timerstore.watching.topics import read_fired, read_seconds_ahead
 
@@ -311,18 +311,15 @@ class Answers:
         if times is not None and (times.type != pa.int64() or times.null_count):
             raise InvalidArgumentError("at_ms is no array of int64. Send one time for each body.")
         try:
-            ids = self._store.putting.put_many(
-                columns["body"],
+            many = Many(
                 given.get("topic"),  # type: ignore[arg-type]
                 None if times is None else np.from_dlpack(times),
-                None,
-                columns.get("key"),
-                given.get("tag"),
-                given.get("delay_level"),
-                None,
-                given.get("expires_ms"),
-                carried=asked.carried,
+                keys=columns.get("key"),
+                tag=given.get("tag"),
+                delay_level=given.get("delay_level"),
+                expires=given.get("expires_ms"),
             )
+            ids = self._store.putting.put_many(columns["body"], many, carried=asked.carried)
         except Exception as e:
             put = getattr(e, "ids", None)
             e.ids = joined([done, put]) if isinstance(put, TimerIds) else done  # type: ignore[attr-defined]

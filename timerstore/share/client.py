@@ -6,9 +6,8 @@ import os
 import sys
 import time
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import datetime, timedelta
 from functools import cache, partial
 from inspect import signature
 from operator import is_not
@@ -28,9 +27,7 @@ from timerstore.share.wire import from_json
 from timerstore.timelog.bytes import format as fmt
 from timerstore.values.check_arguments import (
     Bodies,
-    Keys,
     Range,
-    Times,
     binary_array,
     check_alone,
     check_body,
@@ -42,7 +39,7 @@ from timerstore.values.check_arguments import (
 from timerstore.values.ids import TimerIds, joined
 from timerstore.values.kinds import Duration, check_duration, check_place, check_timeout
 from timerstore.values.no_pickle import Stays
-from timerstore.values.puts import Debounce, Given, Put, resolve_expires_ms
+from timerstore.values.puts import Changes, Debounce, Given, Many, Put, resolve_expires_ms
 from timerstore.watching.any_store import CALLS, TURNED, AnyStore
 
 if TYPE_CHECKING:
@@ -119,19 +116,9 @@ class AskedCalls:
             said |= {name: value for name, value, left_out in named if value is not left_out}
         return self._link.ask("put", said, [body])[0]["result"]
 
-    def put_many(
-        self,
-        bodies: Bodies,
-        topic: str,
-        at_ms: Times | None,
-        delay_ms: Times | None,
-        keys: Keys | None,
-        tag: str | None,
-        delay_level: int | None,
-        jitter: Duration | None,
-        expires: timedelta | int | None,
-    ) -> TimerIds:
+    def put_many(self, bodies: Bodies, many: Many) -> TimerIds:
         """Put many timers, in pieces that one question can take."""
+        topic, at_ms, delay_ms, keys, tag, delay_level, jitter, expires = many
         columns = {"body": binary_array(bodies, "bodies", takes_text=False)}
         count = len(columns["body"])
         if delay_level is None:
@@ -147,7 +134,7 @@ class AskedCalls:
                     "for each body."
                 )
         table = pa.table(columns)
-        given = {"topic": topic, "tag": tag, "delay_level": delay_level}
+        given: dict[str, Any] = {"topic": topic, "tag": tag, "delay_level": delay_level}
         if expires is not None:
             given["expires_ms"] = resolve_expires_ms(expires, _now_ms(), None)
         done: list[TimerIds] = []
@@ -175,18 +162,11 @@ class AskedCalls:
         verdicts = [self._link.ask("cancel_many", {"ids": each})[1][0] for each in pieces]
         return np.frombuffer(b"".join(verdicts), np.bool_)
 
-    def reschedule(
-        self,
-        id: str,
-        delay: timedelta | None,
-        at: datetime | None,
-        at_ms: int | None,
-        body: bytes | None,
-        properties: Mapping[str, str] | None,
-    ) -> Any:
+    def reschedule(self, id: str, changes: Changes) -> Any:
         """Move a timer to another time, or change its payload."""
         given: dict[str, Any] = {"id": id}
-        times = (delay, at, at_ms)
+        delay, at, at_ms, body, properties = changes
+        times = delay, at, at_ms
         if any(each is not None for each in times) or (body is None and properties is None):
             given["at_ms"] = resolve_due_ms(_now_ms(), *times, None)
         if body is not None:

@@ -19,6 +19,7 @@ from timerstore.tables.schema import MAP, STORE, TABLES
 from timerstore.values.check_arguments import encode_properties
 from timerstore.values.ids import TimerIds
 from timerstore.values.kinds import meant
+from timerstore.values.puts import Many
 
 if TYPE_CHECKING:
     from timerstore.store.store import TimerStore
@@ -90,16 +91,10 @@ def put_rows(store: TimerStore, batch: Any, topic: str) -> Iterator[TimerIds]:
     alike = pa.table(shared | {"row": np.arange(count)}).group_by([*shared], use_threads=False)
     for each in alike.aggregate([("row", "list")]).to_pylist():
         rows = np.array(each["row_list"])
-        yield store.putting.put_many(
-            table["body"].take(rows).combine_chunks(),
-            each["topic"],
-            due_ms[rows],
-            None,
-            table["key"].take(rows).combine_chunks() if each["keyed"] else None,
-            each["tag"],
-            None,
-            carried=each["carried"],
-        )
+        keys = table["key"].take(rows).combine_chunks() if each["keyed"] else None
+        many = Many(each["topic"], due_ms[rows], keys=keys, tag=each["tag"])
+        bodies = table["body"].take(rows).combine_chunks()
+        yield store.putting.put_many(bodies, many, carried=each["carried"])
 
 
 def _encoded(column: Any) -> Any:

@@ -151,6 +151,25 @@ class Put(NamedTuple):
         return encode_properties(self.key, self.tag, self.properties)
 
 
+class Many(NamedTuple):
+    """The arguments of `AnyStore.put_many` besides the bodies."""
+
+    topic: str
+    at_ms: Any = None
+    delay_ms: Any = None
+    keys: Any = None
+    tag: str | None = None
+    delay_level: int | None = None
+    jitter: Duration | None = None
+    expires: timedelta | int | None = None
+
+
+Changes = tuple[
+    timedelta | None, datetime | None, int | None, bytes | None, Mapping[str, str] | None
+]
+"""What `AnyStore.reschedule` is given: delay, at, at_ms, body, properties."""
+
+
 # --- values as JSON, frames as columns, for a put
 
 

@@ -43,6 +43,7 @@ from timerstore.values.kinds import Duration
 from timerstore.values.puts import (
     Debounce,
     Described,
+    Many,
     given_debounce,
     given_expires,
     json_body,
@@ -208,7 +209,7 @@ class AnyStore(Protocol):
         if delay is not None or at is not None:
             delay_ms, at_ms = given_times(delay, delay_ms, at, at_ms)  # type: ignore[assignment]
         given = topic, at_ms, delay_ms, keys, tag, delay_level, jitter, until
-        return self._calls.put_many(bodies, *given)
+        return self._calls.put_many(bodies, Many(*given))
 
     def put_json(self, value: object, **described: Unpack[Described]) -> str:
         """Put one timer whose body is a value as JSON, and return its id; `Delivery.json` reads it.
@@ -303,8 +304,8 @@ class AnyStore(Protocol):
         >>> id = store.put(b"hello", delay=timedelta(minutes=5))
         >>> id = store.reschedule(id, body=b"hello again")
         """
-        delay = given_delay(delay, delay_ms)
-        return self._calls.reschedule(id, delay, at, at_ms, body, properties)
+        changes = given_delay(delay, delay_ms), at, at_ms, body, properties
+        return self._calls.reschedule(id, changes)
 
     # --- looking
 

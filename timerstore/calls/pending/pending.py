@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -39,7 +38,7 @@ from timerstore.values.check_arguments import (
     resolve_due_ms,
 )
 from timerstore.values.kinds import check_name
-from timerstore.values.puts import Debounce, Given, Put
+from timerstore.values.puts import Changes, Debounce, Given, Put
 
 # --- timers by their key: found through the key index, or, without it, by reading all that is
 # pending
@@ -448,17 +447,9 @@ class PendingTimers:
         self.core.after_append(self.core.clock.now_ms)
         return done
 
-    def reschedule(
-        self,
-        id: str,
-        delay: timedelta | None,
-        at: datetime | None,
-        at_ms: int | None,
-        body: bytes | None,
-        properties: Mapping[str, str] | None,
-    ) -> str:
+    def reschedule(self, id: str, changes: Changes) -> str:
         """Move or change one; see `TimerStore.reschedule`."""
-        core = self.core
+        core, (delay, at, at_ms, body, properties) = self.core, changes
         if body is None and properties is None and self._putting.has_no_limits:
             now_ms = core.clock.now_ms
             due_ms = resolve_due_ms(now_ms, delay, at, at_ms, None)
@@ -467,19 +458,12 @@ class PendingTimers:
                 if self._is_group:
                     core.wait_durable()
                 return new_id
-        return self._reschedule(id, delay, at, at_ms, body, properties)
+        return self._reschedule(id, changes)
 
     @inside
-    def _reschedule(
-        self,
-        id: str,
-        delay: timedelta | None,
-        at: datetime | None,
-        at_ms: int | None,
-        body: bytes | None,
-        properties: Mapping[str, str] | None,
-    ) -> str:
+    def _reschedule(self, id: str, changes: Changes) -> str:
         core, putting, payload = self.core, self._putting, UNCHANGED
+        delay, at, at_ms, body, properties = changes
         core.check_putting()
         now_ms = core.clock.now_ms
         if body is not None or properties is not None:

@@ -42,8 +42,8 @@ from timerstore.values.check_arguments import (
     too_long,
 )
 from timerstore.values.ids import Int64s, TimerIds, format_id
-from timerstore.values.kinds import Duration, as_int, shown_int
-from timerstore.values.puts import Put, resolve_expires_ms
+from timerstore.values.kinds import as_int, shown_int
+from timerstore.values.puts import Many, Put, resolve_expires_ms
 
 # --- appending new timers: composed one by one, or many framed by a kernel
 
@@ -355,21 +355,9 @@ class Putting:
         return self.short_way.put(timer, prepared.described, code)
 
     @inside
-    def put_many(
-        self,
-        bodies: Any,
-        topic: str,
-        at_ms: Any,
-        delay_ms: Any,
-        keys: Any,
-        tag: str | None,
-        delay_level: int | None,
-        jitter: Duration | None = None,
-        expires: timedelta | int | None = None,
-        *,
-        carried: bytes = b"",
-    ) -> TimerIds:
+    def put_many(self, bodies: Any, many: Many, *, carried: bytes = b"") -> TimerIds:
         """Put many timers; see `TimerStore.put_many`. `carried`: properties that all have."""
+        topic, at_ms, delay_ms, keys, tag, delay_level, jitter, expires = many
         core, engine = self.core, self.core.engine
         core.check_putting()
         now_ms, topic_bytes = core.clock.now_ms, check_topic(topic)
@@ -381,8 +369,8 @@ class Putting:
             check_keys(texts, len(data))
         level = 0
         if delay_level is None:
-            given = at_ms, delay_ms, engine.config.max_delay_ms, jitter
-            due_ms = check_due_array(len(data), now_ms, *given)
+            limit_ms = engine.config.max_delay_ms
+            due_ms = check_due_array(len(data), now_ms, at_ms, delay_ms, limit_ms, jitter)
         else:
             level = check_level(engine, delay_level, delay_ms, at_ms)
             due_ms = np.full(len(data), level, np.int64)
