@@ -64,6 +64,7 @@ HARMLESS = {
     *("a clock that asks", "a clock that came"),
     *("Batch.to_arrow", "Batch.message", "Group.empty", "Group.decode", "Group.pull_ready"),
     *("Run.is_done", "Run.message", "Run.to_arrow", "Run.body_bytes", "Run.say_failed"),
+    "Run.each",
 }
 
 
@@ -131,6 +132,7 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         "Run.settle": lambda: run.settle(0),
         "Run.settle_some": lambda: run.settle_some([0]),
         "Run.give_back": lambda: run.give_back([0]),
+        "Run.each": lambda: next(run.each(lambda: 0, lambda: True)),
         "Run.gave_back_expired": lambda: run.gave_back_expired(0, 0),
         "Run.nack": lambda: run.nack(0, None),
         "Run.send_again": lambda: run.send_again(0, 3, Failure()),

@@ -124,6 +124,7 @@ ConfigFile = Annotated[
 OfTopic = Annotated[
     str | None, typer.Option("--topic", "-t", help="Only this topic.", autocompletion=topics_of)
 ]
+ATopic = Annotated[str, typer.Option("--topic", "-t", help="The topic.", autocompletion=topics_of)]
 Limit = Annotated[
     int | None,
     typer.Option(

@@ -14,6 +14,7 @@ from timerstore.cli.app import (
     CHANGE,
     TIME,
     AsJson,
+    ATopic,
     ConfigFile,
     OfTopic,
     StorePath,
@@ -21,7 +22,6 @@ from timerstore.cli.app import (
     app,
     read_instant,
     tell_instant,
-    topics_of,
 )
 from timerstore.cli.open_store import OwnersStore, changing, check_is_there, check_known
 from timerstore.cli.output import TOO_LATE, Output
@@ -38,9 +38,6 @@ AT_ONCE = 10_000
 NOTHING_FIRES = (
     "Nothing fires until a process has the store open: your program, or timerstore consume."
 )
-TopicToPut = Annotated[
-    str, typer.Option("--topic", "-t", help="The topic.", autocompletion=topics_of)
-]
 Delay = Annotated[str | None, typer.Option(help="How long from now, such as 1h30m.")]
 At = Annotated[str | None, typer.Option(help=f"When it is due: {TIME}.")]
 AtMs = Annotated[int | None, typer.Option(help="When it is due, in epoch milliseconds.")]
@@ -57,7 +54,7 @@ def put(
         str | None,
         typer.Argument(help=("The body. If it is - or left out, it is read from standard input.")),
     ] = None,
-    topic: TopicToPut = "default",
+    topic: ATopic = "default",
     delay: Delay = None,
     at: At = None,
     at_ms: AtMs = None,

@@ -50,6 +50,7 @@ OwnRules = Annotated[
     Path | None,
     typer.Option("--rules", help="A folder of rules of your own, a file of SQL each."),
 ]
+OnSpark = Annotated[bool, typer.Option("--spark", help="Run on Spark, which uses all cores.")]
 All = Annotated[bool, typer.Option("--all", help="Show also the rules that passed.")]
 
 
@@ -136,9 +137,7 @@ def show_places(out: Output, rows: list[tuple[str, int, str]], count: int) -> No
 @app.command(rich_help_panel=CHECK)
 def validate(
     path: StorePath,
-    spark: Annotated[
-        bool, typer.Option("--spark", help="Run on Spark, which uses all cores.")
-    ] = False,
+    spark: OnSpark = False,
     upto: Upto = None,
     roll_window: RollWindow = None,
     rules: OwnRules = None,

@@ -14,6 +14,7 @@ from timerstore.cli.app import (
     LOOK,
     OPERATE,
     AsJson,
+    ATopic,
     ConfigFile,
     Group,
     Limit,
@@ -21,7 +22,6 @@ from timerstore.cli.app import (
     StorePath,
     answering,
     app,
-    topics_of,
 )
 from timerstore.cli.changes import DryRun
 from timerstore.cli.open_store import (
@@ -323,16 +323,13 @@ def _human(now_ms: int, width: int) -> Columns[DeadLetter]:
 
 
 PULL_COUNT = 512
-TopicToRead = Annotated[
-    str, typer.Option("--topic", "-t", help="The topic.", autocompletion=topics_of)
-]
 ReadsAs = Annotated[str, typer.Option("--group", "-g", help="The consumer group.")]
 
 
 @app.command(rich_help_panel=CONSUME)
 def consume(
     path: StorePath,
-    topic: TopicToRead = "default",
+    topic: ATopic = "default",
     group: ReadsAs = "default",
     timeout: Annotated[
         float | None,
@@ -379,7 +376,7 @@ def consume(
 @app.command(rich_help_panel=CONSUME)
 def drop(
     path: StorePath,
-    topic: TopicToRead,
+    topic: ATopic,
     group: ReadsAs = "default",
     fired: Annotated[
         bool, typer.Option("--fired", help="Drop all that fired and waits for the group.")

@@ -15,13 +15,14 @@ from timerstore.cli.app import (
     CHANGE,
     CHECK,
     AsJson,
+    ATopic,
     ConfigFile,
     StorePath,
     answering,
     app,
     settings,
 )
-from timerstore.cli.changes import TopicToPut, tell_made
+from timerstore.cli.changes import tell_made
 from timerstore.cli.checking import tell_live
 from timerstore.cli.import_rows import (
     Columns,
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 # As in tables/commitlog.py and offline/export.py, which --help need not load.
 TableName = Literal["pending", "fired", "messages"]
 FormatName = Literal["jsonl", "csv", "arrow", "parquet"]
+OfFormat = Annotated[
+    FormatName | None, typer.Option("--format", "-f", help="Default: by the file's ending.")
+]
 ENDINGS: Final[dict[str, FormatName]] = {
     ".jsonl": "jsonl",
     ".csv": "csv",
@@ -65,9 +69,7 @@ def export(
     table: Annotated[
         TableName, typer.Option("--table", help="Pending timers, fired ones, or all messages.")
     ] = "pending",
-    form: Annotated[
-        FormatName | None, typer.Option("--format", "-f", help="Default: by the file's ending.")
-    ] = None,
+    form: OfFormat = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
@@ -123,7 +125,7 @@ _LOOKS_APART_S = 0.5
 def import_file(
     path: StorePath,
     file: Annotated[Path, typer.Argument(metavar="FILE", help=".jsonl, .csv, .parquet, .arrow")],
-    topic: TopicToPut = "default",
+    topic: ATopic = "default",
     due: Annotated[
         str | None, typer.Option(help="The column with times, written as for `put --at`.")
     ] = None,
@@ -134,9 +136,7 @@ def import_file(
     key: Annotated[str | None, typer.Option(help="The column with keys.")] = None,
     tag: Annotated[str | None, typer.Option(help="The column with tags.")] = None,
     topic_column: Annotated[str | None, typer.Option(help="The column with topics.")] = None,
-    form: Annotated[
-        FormatName | None, typer.Option("--format", "-f", help="Default: by the file's ending.")
-    ] = None,
+    form: OfFormat = None,
     progress_file: Annotated[
         Path | None,
         typer.Option(

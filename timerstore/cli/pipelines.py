@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, Group, answering, app, settings
-from timerstore.cli.checking import OwnRules, RollWindow, Upto, on_spark
+from timerstore.cli.checking import OnSpark, OwnRules, RollWindow, Upto, on_spark
 from timerstore.cli.output import DAMAGED, WARNED, Output, told_to_end
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.files.oserrors import told_of
@@ -76,9 +76,7 @@ def run_(
     rules: OwnRules = None,
     fire_rate: FireRate = None,
     measure: Measure = False,
-    spark: Annotated[
-        bool, typer.Option("--spark", help="Run on Spark, which uses all cores.")
-    ] = False,
+    spark: OnSpark = False,
     master: Master = None,
     prometheus: Annotated[
         Path | None,

@@ -34,9 +34,6 @@ from timerstore.timelog.files.names import INT32_MAX, INT64_MAX, is_small_file
 # A piece holds bytes [start, end) of one chain's log, packed as below; its name says both offsets
 # with the CRC-32 of these bytes, which begins with the chain's seed: no other store's object passes
 # for one. So two pieces may overlap, and they say the same if they do.
-
-
-# --- how an object is packed
 #
 #     0                 8
 #     +-----------------+----------+-------------+----------+----------------+-----

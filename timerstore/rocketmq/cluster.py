@@ -300,14 +300,8 @@ class Cluster(Closes):
                 raise
             if not received:
                 return
-            run, done = ClusterRun(reader, received), 0
-            try:
-                for delivery in run:
-                    done += 1
-                    yield delivery
-            finally:
-                if not self._closed:
-                    run.give_back(range(done, len(run)))
+            run = ClusterRun(reader, received)
+            yield from run.each(lambda: 0, lambda: self._closed)  # what expired does not come
 
     def pull(
         self,

@@ -212,15 +212,7 @@ class AskedCalls:
                 raise
             if len(run) == 0:
                 return
-            done = 0
-            try:
-                for delivery in run:
-                    done += 1
-                    if not run.gave_back_expired(done - 1, _now_ms()):
-                        yield delivery
-            finally:
-                if done < len(run) and not self._link.closed.is_set():
-                    run.give_back(range(done, len(run)))
+            yield from run.each(_now_ms, self._link.closed.is_set)
 
     def pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> ClientRun:
         """Return due messages by columns."""

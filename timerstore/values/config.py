@@ -500,6 +500,3 @@ def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
         raise
     except (ValueError, RecursionError) as e:  # also a number of more digits than Python takes
         raise InvalidArgumentError(f"{name} is no TOML: {e}. Correct it.") from e
-
-
-# --- settings

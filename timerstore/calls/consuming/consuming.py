@@ -308,17 +308,10 @@ class Consuming:
                 return
             if run is None:
                 return
-            done = 0
-            try:
-                for delivery in run:
-                    if core.forked:
-                        core.check_process()
-                    done += 1
-                    if not run.gave_back_expired(done - 1, core.clock.now_ms):
-                        yield delivery
-            finally:
-                if done < len(run) and not core.closed:
-                    run.give_back(range(done, len(run)))
+            for delivery in run.each(lambda: core.clock.now_ms, lambda: core.closed):
+                if core.forked:
+                    core.check_process()
+                yield delivery
 
     def _wait_for_run(self, group: Group, count_max: int, timeout: float | None) -> Run | None:
         """Return what a group can hand out, waiting for it; None when the time is over."""

@@ -471,6 +471,18 @@ class HandedOut(Batch):
                 self.give_back([i])
         return is_late
 
+    def each(self, now_ms: Callable[[], int], is_over: Callable[[], bool]) -> Iterator[Delivery]:
+        """Yield those that have not expired; give back what is left, unless all of it is over."""
+        done, may_expire = 0, self.expires_ms != NEVER
+        try:
+            for delivery in self:
+                done += 1
+                if not (may_expire and self.gave_back_expired(done - 1, now_ms())):
+                    yield delivery
+        finally:
+            if done < len(self) and not is_over():
+                self.give_back(range(done, len(self)))
+
     def body_bytes(self, places: Sequence[int]) -> int:
         """Return how long bodies are, as they came; a handler may have put others in place."""
         return sum(self.bodies[i].as_buffer().size for i in places)
