@@ -421,9 +421,9 @@ def _note_calls(store: TimerStore) -> None:
 _call_numbers = itertools.count()
 
 
-def _note(word: str, names: Sequence[str], call: int | None = None) -> None:
+def _note(word: str, names: Sequence[str]) -> None:
     """Tell in lines: a word, the thread, the number of the call, then ids or names."""
-    call = next(_call_numbers) if call is None else call
+    call = next(_call_numbers)
     for at in range(0, len(names), _IDS_AT_ONCE):
         _tell(word, threading.get_ident(), call, *names[at : at + _IDS_AT_ONCE])
 

@@ -262,14 +262,14 @@ def check_timeout(timeout: Any) -> float | None:
         return None  # longer than any process
 
 
-def check_name(name: Any, what: str = "topic") -> bytes:
-    """Return the bytes of a name that is looked for, with any characters, or refuse it."""
+def check_name(name: Any) -> bytes:
+    """Return the bytes of a topic that is looked for, with any characters, or refuse it."""
     if not isinstance(name, str):
-        raise InvalidArgumentError(f"{what} is {name!r}. Pass a str.")
+        raise InvalidArgumentError(f"topic is {name!r}. Pass a str.")
     try:
         return name.encode("utf-8", "surrogateescape")  # as `pending` names what is no UTF-8
     except UnicodeEncodeError as e:
-        raise InvalidArgumentError(f"{what} is no valid Unicode: {e}. Correct it.") from e
+        raise InvalidArgumentError(f"topic is no valid Unicode: {e}. Correct it.") from e
 
 
 # --- what is taken for a length of time or an instant, of Python, NumPy, pandas, Arrow or Polars

@@ -49,7 +49,7 @@ WITHIN_MS: Final = (
     *(86_400_000, 7 * 86_400_000),  # a day, a week
 )
 _WITHIN_MS: Final = np.array(WITHIN_MS, np.int64)
-SECONDS_MAX: Final = 3_600
+SECONDS_AHEAD: Final = 60
 _BUCKET_MAX_MS: Final = [bucket_max(bucket) for bucket in range(HISTOGRAM_BUCKETS)]
 
 
@@ -160,10 +160,10 @@ def read_upcoming(core: Core, topic: str | None) -> Upcoming:
 
 
 @inside
-def read_seconds_ahead(core: Core, count: int = 60) -> list[int]:
-    """Return about how many timers fall due in each of the next `count` seconds. O(queues)."""
+def read_seconds_ahead(core: Core) -> list[int]:
+    """Return about how many timers fall due in each of the next SECONDS_AHEAD. O(queues)."""
     core.check_open(stopped=True)
-    within_ms = 1_000 * np.arange(1, check_int(count, "count", 1, SECONDS_MAX) + 1, dtype=np.int64)
+    within_ms = 1_000 * np.arange(1, SECONDS_AHEAD + 1, dtype=np.int64)
     rows = np.arange(len(core.engine.queues.files))
     ahead = _sum_ahead(core, rows, np.zeros(len(rows), np.int64), 1, within_ms)
     found: list[int] = np.diff(ahead[0, WITHIN:], prepend=0).tolist()

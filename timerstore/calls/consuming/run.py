@@ -357,12 +357,12 @@ class Run(HandedOut):
         plain = self.cursor.ready_place >= 0 and not self.reader.claimed
         return plain and self.stop - self.start == self._count > 0
 
-    def _acked(self, places: Sequence[int], pulled_us: int = NO_RESPONSE, now_us: int = 0) -> bool:
+    def _acked(self, places: Sequence[int]) -> bool:
         """Acknowledge by one kernel, if that can be and `places` have no gap."""
         if not self._is_plain() or len(runs := self._runs(places)) != 1:
             return False
-        acked = self.reader.ready_calls.ack(self.cursor.ready_place, *runs[0], pulled_us, now_us)
-        return acked >= 0
+        ack, place = self.reader.ready_calls.ack, self.cursor.ready_place
+        return ack(place, *runs[0], NO_RESPONSE, 0) >= 0
 
     def _settle(self, places: Sequence[int], *, handled: bool = True) -> int:
         """Have some be done; return how many were not."""
