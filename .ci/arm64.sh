@@ -70,6 +70,6 @@ if [ "${1:-}" = --shell ]; then
   there bash -c "cd /src && $*"
 else
   [ $# -gt 0 ] || set -- -n 2 -m "not prove and (not slow and not long or promise)" tests/jit tests/wheel tests/timelog tests/services \
-    tests/putting tests/pending tests/consuming tests/test_kill.py tests/test_small_stores.py
+    tests/calls tests/test_kill.py tests/test_small_stores.py
   there bash -c 'cd /src && timerstore warmup && exec env KILL_S=12 python -P -m pytest -p no:cacheprovider --timeout=3600 "$@"' pytest "$@"
 fi

@@ -1,9 +1,10 @@
 """A store's files are reached by its folder's descriptor while it is open: never by the path."""
 
 import ast
+import re
 from typing import Final
 
-from tests.test_tidy import SOURCES, nodes_of, shown, tree_of
+from tests.test_tidy import ROOT, SOURCES, nodes_of, shown, tree_of
 
 ROOMS: Final = (
     *("services/", "wheel/", "timelog/reading/", "timerstore/aio/"),
@@ -105,3 +106,15 @@ def test_the_rule_sees_each_way() -> None:
         call = ast.parse(text, mode="eval").body
         assert isinstance(call, ast.Call)
         assert asks_by_path(call) == (text in wrong), text
+
+
+def test_scripts_name_tests_that_are_there() -> None:
+    """A folder that was moved would be left out by who plays it, without a word."""
+    scripts = [ROOT / "run", *(ROOT / ".ci").glob("*"), *(ROOT / ".github/workflows").glob("*")]
+    named = {
+        (shown(script), path)
+        for script in scripts
+        for path in re.findall(r"\btests/[\w/]+(?:\.py)?(?![\w.*])", script.read_text())
+    }
+    assert {path for _, path in named} > {"tests/jit", "tests/timelog"}
+    assert [each for each in sorted(named) if not (ROOT / each[1]).exists()] == []
