@@ -285,6 +285,15 @@ def test_deletes_wait_for_rolls_that_are_owed(tmp_path: Path) -> None:
         assert after.store.core.engine.cancelled.set.count == 0
 
 
+def test_the_read_cursor_waits_for_what_is_owed(tmp_path: Path) -> None:
+    with stopped(tmp_path / "s") as after:
+        after.round()
+        after.step(DEQUEUE_PUT)
+        assert after.owes() and after.engine.read_slot == START_MS // SLOT_MS + 1
+        after.store.core.flusher.flush()
+        assert sorted(after.kill(tmp_path / "t")) == sorted([*after.overdue, after.roller])
+
+
 def test_what_is_put_into_a_slot_that_owes_fires_at_once_and_not_again(tmp_path: Path) -> None:
     with stopped(tmp_path / "s") as after:
         after.round()
