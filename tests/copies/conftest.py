@@ -6,10 +6,19 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import run
+from tests.copies.kept import Kept
 from tests.rigs.objects import BUCKET, s3_server
 from tests.spark.conftest import spark
 
 __all__ = ["run", "spark"]
+
+
+@pytest.fixture(autouse=True)
+def all_are_closed(tmp_path: Path) -> Iterator[None]:
+    """Close all stores of a test, before their folders go."""
+    yield
+    while Kept.made:
+        Kept.made.pop().close()
 
 
 @pytest.fixture(scope="session")

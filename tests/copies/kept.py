@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import timerstore
 from tests.small_store import small
@@ -17,7 +17,9 @@ AHEAD_MS = 60_000
 
 
 class Kept:
-    """A store on a manual clock, whose backups are objects."""
+    """A store on a manual clock, whose backups are objects; it is closed when its test ends."""
+
+    made: ClassVar[list[Kept]] = []
 
     report: timerstore.BackupReport
     """Of the first point, if a test begins with one."""
@@ -26,6 +28,10 @@ class Kept:
         self.path, self.dest, self.restored = folder / name, dest, folder / "new"
         self.clock = ManualClock(START_MS)
         self.store = timerstore.open(self.path, config=TINY, clock=self.clock)
+        self.made.append(self)
+
+    def close(self) -> None:
+        self.store.close()
 
     def put(self, count: int) -> None:
         bodies = [b"%d" % i for i in range(count)]

@@ -84,7 +84,6 @@ def test_a_backup_is_a_store_to_look_at(kept: Kept) -> None:
     with pytest.raises(NotAStoreError, match="timerstore restore"):
         timerstore.open(kept.dest)
     assert content(kept.dest) == before
-    kept.store.close()
 
 
 def test_another_folder_is_refused(kept: Kept, tmp_path: Path) -> None:
@@ -120,7 +119,6 @@ def test_another_folder_is_refused(kept: Kept, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="at and at_ms exclude each other"):
         kept.restore(at=datetime.now(UTC), at_ms=5)
     assert not kept.restored.exists()
-    kept.store.close()
 
 
 def test_a_forked_child_leaves_what_was_laid_down(kept: Kept) -> None:
@@ -141,7 +139,6 @@ def test_two_at_once_are_refused(kept: Kept) -> None:
         kept.store.backup(kept.dest)
     lock.release()
     assert kept.back_up().point_count == 2
-    kept.store.close()
 
 
 def test_a_run_is_alone_from_its_first_look_to_its_end(kept: Kept) -> None:
@@ -155,7 +152,6 @@ def test_a_run_is_alone_from_its_first_look_to_its_end(kept: Kept) -> None:
     kept.put(5)
     kept.store.backup(kept.dest, progress=look)
     assert seen and kept.back_up().point_count == 3
-    kept.store.close()
 
 
 def test_what_a_killed_run_wrote_halfway_is_removed_by_the_next(kept: Kept) -> None:
@@ -165,7 +161,6 @@ def test_what_a_killed_run_wrote_halfway_is_removed_by_the_next(kept: Kept) -> N
         each.write_bytes(b"half")
     kept.back_up()
     assert not any(each.exists() for each in left)
-    kept.store.close()
 
 
 def test_two_that_write_one_object_share_no_file(kept: Kept) -> None:
@@ -184,7 +179,6 @@ def test_two_that_write_one_object_share_no_file(kept: Kept) -> None:
         dest.put("log/x.zst", b"whole")
     assert dest.get("log/x.zst") == b"whole"
     assert not list(kept.dest.rglob("*.tmp"))
-    kept.store.close()
 
 
 def test_a_store_that_was_restored_to_an_earlier_point_is_refused(kept: Kept) -> None:
@@ -211,7 +205,6 @@ def test_a_store_that_was_restored_to_an_earlier_point_is_refused(kept: Kept) ->
     with pytest.raises(StoreLockedError, match="taken over"):  # the original is another
         kept.back_up()
     assert timerstore.verify(kept.dest).ok
-    kept.store.close()
 
 
 @pytest.mark.parametrize("kind", ["write", "sync", "replace"])
@@ -230,7 +223,6 @@ def test_a_full_disk_leaves_the_earlier_points(kept: Kept, kind: str) -> None:
     take_point(kept.path, dest, now_ms=kept.clock.now_ms)
     kept.restored.rename(kept.restored.with_name("first"))
     assert kept.restore().pending_count == 60
-    kept.store.close()
 
 
 def test_damage_of_a_backup_is_found(kept: Kept, tmp_path: Path) -> None:

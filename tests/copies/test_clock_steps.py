@@ -42,8 +42,6 @@ def test_a_time_that_came_twice_means_the_later_one(tmp_path: Path) -> None:
         assert report.ok and report.pending_count == wanted, (at_ms, points)
         kept.restored.rename(tmp_path / f"at{at_ms}")
     assert kept.count_restored() == 3 * len(STEPS_MS)
-    kept.follower.close()
-    kept.store.close()
 
 
 @pytest.mark.parametrize("wrong_ms", [-HOUR_MS, HOUR_MS, 900 * HOUR_MS])
@@ -59,5 +57,3 @@ def test_points_are_thinned_by_a_clock_that_is_wrong(tmp_path: Path, wrong_ms: i
         assert kept.follower.status.error is None
         assert timerstore.verify(str(kept.dest)).ok
     assert kept.count_restored() == 3 * len(STEPS_MS) + 4
-    kept.follower.close()
-    kept.store.close()

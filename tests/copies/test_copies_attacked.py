@@ -42,8 +42,6 @@ def test_one_destination_has_one_follower_however_it_is_spelled(
     kept.dest = spelling.format(tmp_path)
     with pytest.raises(StoreLockedError, match="already follows"):
         kept.follow()
-    kept.follower.close()
-    kept.store.close()
 
 
 def late_point(pair: Pair) -> None:
@@ -139,8 +137,6 @@ def test_points_that_go_while_they_are_restored(tmp_path: Path) -> None:
         kept.restore()
     assert not kept.restored.exists() and not act
     assert kept.restore().ok
-    kept.follower.close()
-    kept.store.close()
 
 
 def test_points_that_go_while_they_are_verified(tmp_path: Path) -> None:
@@ -166,8 +162,6 @@ def test_points_that_go_while_they_are_verified(tmp_path: Path) -> None:
     place = watched_filesystem(folder, watch)
     assert timerstore.verify(place).ok and not act
     assert len(timerstore.backup_points(place)) == 2
-    kept.follower.close()
-    kept.store.close()
 
 
 def test_a_standby_of_a_destination_that_was_begun_anew(tmp_path: Path) -> None:
@@ -183,8 +177,6 @@ def test_a_standby_of_a_destination_that_was_begun_anew(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="another store"):
         pair.fetch()
     assert count(pair.local) == 10 and timerstore.verify(pair.local).ok
-    other.follower.close()
-    other.store.close()
 
 
 class FullDisk(Disk):
@@ -262,8 +254,6 @@ def test_segments_go_while_they_are_shipped(tmp_path: Path) -> None:
         kept.follower.step()
         assert kept.count_restored() == kept.store.count()
     assert timerstore.verify(kept.dest).ok
-    kept.follower.close()
-    kept.store.close()
 
 
 def test_a_kill_in_a_restore_leaves_what_the_next_one_replaces(tmp_path: Path) -> None:
@@ -294,5 +284,3 @@ def test_a_kill_in_a_restore_leaves_what_the_next_one_replaces(tmp_path: Path) -
         left += 1 + left // 3
     assert ended > 8 and report.ok and report.pending_count == 100
     assert timerstore.verify(kept.restored).ok
-    kept.follower.close()
-    kept.store.close()

@@ -57,7 +57,6 @@ def test_a_backup_to_where_it_is_followed_is_refused(tmp_path: Path) -> None:
     follower.step()
     assert kept.count_restored() == 15
     follower.close()
-    kept.store.close()
 
 
 def test_a_backup_alone_leaves_nothing_in_the_store(tmp_path: Path) -> None:
@@ -66,7 +65,6 @@ def test_a_backup_alone_leaves_nothing_in_the_store(tmp_path: Path) -> None:
     before = sorted(os.listdir(kept.path))
     kept.back_up()
     assert sorted(os.listdir(kept.path)) == before
-    kept.store.close()
 
 
 def test_restores_beside_a_follower_that_merges_and_thins(
@@ -169,7 +167,6 @@ def test_a_destination_that_lets_nobody_delete(
     with pytest.raises(StoreAccessError, match="was taken, but older points"):
         kept.back_up(keep=1)
     assert len(timerstore.backup_points(str(kept.dest))) == before + 1
-    kept.store.close()
 
 
 ODD = ("a b", "100%", "%41", "ünï☃", "..x", "a#b", "a?b", "a&b=c", "+", "sub/../other", "'\"")

@@ -57,8 +57,6 @@ def test_it_goes_on_by_itself(server: FailingServer, s3: str, tmp_path: Path, ho
     assert kept.store.health().warnings == ()
     assert kept.count_restored() == 90
     assert timerstore.verify(s3).ok
-    kept.follower.close()
-    kept.store.close()
 
 
 @pytest.mark.parametrize("how", some(("wrong bytes", "throttled", "half", "cut"), 4))
@@ -82,5 +80,3 @@ def test_who_reads_is_told(server: FailingServer, s3: str, tmp_path: Path, how: 
     assert standby.step().copied_bytes > 0
     standby.close()
     assert kept.count_restored() == 80
-    kept.follower.close()
-    kept.store.close()

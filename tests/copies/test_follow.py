@@ -42,6 +42,10 @@ class Followed(Kept):
         super().__init__(folder, dest, name)
         self.follower = self.follow(**options)
 
+    def close(self) -> None:
+        self.follower.close()
+        super().close()
+
     def follow(self, **options: Any) -> Follower:
         options.setdefault("every_s", 0.01)  # no thread makes a checkpoint that it could wait for
         return Follower(
@@ -80,8 +84,6 @@ def test_each_step_ships_what_is_new(place: str, tmp_path: Path) -> None:
     (behind_now,) = [e for e in kept.store.health().warnings if e.kind == "copy is behind"]
     assert behind_now.count > 0 and "lacks" in behind_now.what and place in behind_now.cure
     assert "copy in" in str(kept.store.stats())
-    kept.follower.close()
-    kept.store.close()
 
 
 def test_two_copies_of_a_machine_are_refused(
@@ -109,9 +111,6 @@ def test_two_copies_of_a_machine_are_refused(
         with pytest.raises(InvalidArgumentError, match="differs from the log in"):
             kept.follower.step()
     monkeypatch.undo()
-    for kept in (again, other):
-        kept.follower.close()
-        kept.store.close()
 
 
 def test_a_backup_of_before_is_no_other_log(
@@ -131,8 +130,6 @@ def test_a_backup_of_before_is_no_other_log(
     monkeypatch.undo()
     assert kept.follower.status.error is None
     assert kept.count_restored() == 30 and timerstore.verify(kept.dest).ok
-    kept.follower.close()
-    kept.store.close()
 
 
 def test_an_idle_store_asks_once_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +151,6 @@ def test_an_idle_store_asks_once_a_minute(tmp_path: Path, monkeypatch: pytest.Mo
             asked.clear()
     assert asked == ["list"] * 3
     monkeypatch.undo()
-    kept.follower.close()
-    kept.store.close()
 
 
 @pytest.mark.parametrize("flush_interval_ms", [50, 3_600_000])
@@ -206,8 +201,6 @@ def test_acknowledgements_are_shipped_within_a_minute(
     kept.restore()
     with timerstore.open(kept.restored, config=TINY, clock=kept.clock) as store:
         assert len(store.pull("t", timeout=0)) == 0
-    kept.follower.close()
-    kept.store.close()
 
 
 @pytest.mark.prove
@@ -232,8 +225,6 @@ def test_small_pieces_become_large_ones(tmp_path: Path, monkeypatch: pytest.Monk
     catalog = read_catalog(find_destination(place))
     at_ms = catalog.points[70].time_ms
     assert kept.restore(at_ms=at_ms).pending_count == 72
-    kept.follower.close()
-    kept.store.close()
 
 
 @given(
@@ -431,4 +422,3 @@ def test_one_writes_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         followed.store.backup(dest)
     follower.close()
     assert followed.store.backup(dest).point_count >= 1
-    followed.store.close()

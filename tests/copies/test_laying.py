@@ -91,5 +91,3 @@ def test_a_restore_reads_the_log_while_it_comes(
     monkeypatch.setattr(LogScan, "_take", taking)
     monkeypatch.setattr(Destination, "get", getting)
     assert kept.count_restored() == 200 and got[-2:] == [pieces[0], pieces[-1]]
-    kept.follower.close()
-    kept.store.close()

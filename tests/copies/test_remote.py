@@ -45,7 +45,6 @@ def test_a_point_that_goes_while_it_is_restored(
     report = kept.restore()
     assert (report.point, report.pending_count) == (1, 10)
     assert [each.number for each in timerstore.backup_points(kept.dest)] == [2]
-    kept.store.close()
 
 
 def test_what_is_new_alone_is_sent(place: str, tmp_path: Path) -> None:
@@ -163,7 +162,6 @@ def test_two_stores_in_one_place_are_refused(place: str, tmp_path: Path) -> None
         store.backup(place)  # it was restored to the last point, so it goes on there
     with pytest.raises(StoreLockedError, match="taken over"):
         timerstore.backup(kept.path, place)
-    other.store.close()
 
 
 def test_a_log_that_is_another_one_is_refused(place: str, tmp_path: Path) -> None:

@@ -226,8 +226,6 @@ def test_pieces_that_are_merged_while_they_are_listed(
     late.names = names  # type: ignore[method-assign]
     monkeypatch.setattr("timerstore.copies.restore.find_destination", lambda path: late)
     assert kept.restore().pending_count == 160
-    kept.follower.close()
-    kept.store.close()
 
 
 def test_a_claim_that_is_not_listed_is_taken_back(tmp_path: Path) -> None:
@@ -251,4 +249,3 @@ def test_a_claim_that_is_not_listed_is_taken_back(tmp_path: Path) -> None:
     assert [each.endswith("json") for each in inner.names("chains")] == [False, True]
     assert kept.restore().pending_count == 10
     follower.close()
-    kept.store.close()

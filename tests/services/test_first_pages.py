@@ -2,9 +2,9 @@
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timerstore
+from tests.rigs.waiting import wait_until
 from tests.services.test_prefetch import CONFIG, START_MS, forget
 from timerstore import TimerStore, Tuning
 from timerstore.jit.actor import acting_as
@@ -129,10 +130,8 @@ def opened_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine
     with monkeypatch.context() as patch:
         patch.setattr(Prefetcher, "run", lambda self, stop: wait_for(stop))
         with timerstore.open(path) as store:
-            engine, until_s = store.core.engine, time.monotonic() + 30
-            while engine.world.prefetch.is_asking:
-                assert time.monotonic() < until_s
-                time.sleep(0.001)
+            engine = store.core.engine
+            wait_until(lambda: not engine.world.prefetch.is_asking)
             yield engine
 
 
@@ -152,12 +151,9 @@ def test_opening_asks_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     drop(tmp_path / "s")
     with opened_alone(tmp_path / "s", monkeypatch) as engine:
         units = np.frombuffer(engine.timerlog.read(0, fmt.UNIT_BYTES * 1_000), fmt.UNIT)
-        until_s = time.monotonic() + 30
         for unit in units:
             place = int(unit["message_offset"]), int(unit["message_size"])
-            while not is_there(engine.commitlog, *place):
-                assert time.monotonic() < until_s
-                time.sleep(0.001)
+            wait_until(partial(is_there, engine.commitlog, *place))
 
 
 @pytest.mark.on_disk

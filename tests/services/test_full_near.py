@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.models.ledger import read_ledger
 from tests.naive_services import MARKS_DELETE, PLACES, PLAIN, Late, Log
+from tests.rigs.waiting import wait_until
 from tests.services.alone import DEQUEUE_GET, PRECISION_MS, START_MS, START_SLOT, Alone
 from tests.services.test_dequeue_get import link, taken
 from tests.small_store import SMALL
@@ -169,8 +170,7 @@ def test_threads_fire_all_that_is_due_at_once(tmp_path: Path) -> None:
         due_ms = time.time_ns() // 1_000_000 + 2_500
         for _ in range(10):
             store.put_many([b"x"] * (count // 10), topic="t", at_ms=due_ms)
-        while store.stats().fired_count < count:
-            time.sleep(0.01)
+        wait_until(lambda: store.stats().fired_count == count)
     read_ledger(tmp_path / "s").check()
 
 
@@ -181,8 +181,6 @@ def test_a_store_closes_while_it_waits_and_says_that_it_does(tmp_path: Path) -> 
             store.pause("firing", duration=timedelta(hours=1))
             store.put_many([b"x"] * 1_000, topic="t", delay_ms=1)
             wanted = "room in the near wheel"
-            while store.stats().services[DEQUEUE_GET].waits_for != wanted:
-                time.sleep(0.01)
+            wait_until(lambda: store.stats().services[DEQUEUE_GET].waits_for == wanted)
         with TimerStore(tmp_path / "s", config=SMALL) as store:
-            while store.stats().fired_count < 1_000:
-                time.sleep(0.01)
+            wait_until(lambda: store.stats().fired_count == 1_000)

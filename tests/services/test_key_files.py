@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.naive_keys import entries_of
+from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, StoreFullError, TimerStore
@@ -184,9 +184,7 @@ def test_a_thread_makes_it_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         go_on.clear()
         store = TimerStore(path, config=SMALL)
         keys = store.core.engine.keys
-        until_s = time.monotonic() + 30
-        while keys.index.cursor[0] < 12 and time.monotonic() < until_s:
-            time.sleep(0.001)
+        wait_until(lambda keys=keys: keys.index.cursor[0] >= 12)
         health = store.health()
         assert health.ok and "34 messages are still to be read" in health.conditions[0].what
         store.flush()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.rigs.waiting import wait_until
 from tests.tiers import some
 from timerstore import Config, ManualClock, Tuning
 from timerstore.services.cleaning import retention
@@ -388,10 +389,8 @@ def test_services_run_while_segments_go(tmp_path: Path) -> None:
             assert len(batch)
             got += len(batch)
             batch.ack()
-        stop = time.monotonic() + 30  # a slow disk: every segment is made durable on its own
-        while store.core.upkeep.retention.removed_count <= 10 and time.monotonic() < stop:
-            time.sleep(0.1)
-        assert store.core.upkeep.retention.removed_count > 10
+        # On a slow disk, for every segment is made durable on its own.
+        wait_until(lambda: store.core.upkeep.retention.removed_count > 10)
         assert store.stats().unreadable_count == 0
         assert store.stats().commitlog_start > 0
     with timerstore.open(tmp_path / "s", config=config) as store:

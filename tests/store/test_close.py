@@ -17,6 +17,7 @@ import timerstore
 from tests.interrupting import Interrupt, alarms, interrupted
 from tests.rigs.program import FILES, python
 from tests.rigs.storm_taken import run_of
+from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from tests.store_calls import calls_of
 from tests.tiers import how_many
@@ -126,8 +127,7 @@ def test_what_comes_in_the_place_of_a_message_does_so_though_closing_begins(
     def append(*args: Any, **kwargs: Any) -> None:
         append_all(*args, **kwargs)
         closing.start()
-        while not store.core.closed:
-            time.sleep(0.001)
+        wait_until(lambda: store.core.closed)
 
     monkeypatch.setattr(sendback if how == "nack" else run, "append_all", append)
     id = store.put(b"x", topic="t")
@@ -162,8 +162,7 @@ def test_what_cleaning_copied_meanwhile_has_its_unit(
             cleaner.run(at_once=True, until=cleaner.reach.find(cleaning.floor))
 
         monkeypatch.setattr(cleaner, "go_on", clean)
-        while not cleaning.copied_count:
-            time.sleep(0.001)
+        wait_until(lambda: cleaning.copied_count)
     with TimerStore(tmp_path) as store:
         assert store.core.findings.relinked_count == 0 and store.count("t") == 2_000
 
