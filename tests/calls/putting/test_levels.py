@@ -61,6 +61,16 @@ def test_what_is_no_level(tmp_path: Path, level: object) -> None:
         assert store.count() == 0
 
 
+def test_one_way_to_say_when(tmp_path: Path) -> None:
+    with open_store(tmp_path, ManualClock(START_MS)) as store:
+        for put in (
+            lambda: store.put(b"b", delay_level=1, delay=SECOND),
+            lambda: store.put_many([b"b"], delay_level=1, delay_ms=5),
+        ):
+            with pytest.raises(InvalidArgumentError, match="excludes"):
+                put()
+
+
 def test_limits(tmp_path: Path) -> None:
     config = Config(delay_levels="1s 1h", tuning=Tuning(max_delay_ms=60_000))
     with open_store(tmp_path, ManualClock(START_MS), config) as store:
