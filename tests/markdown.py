@@ -68,6 +68,6 @@ def anchors(prose: list[str]) -> set[str]:
 
 def links(prose: list[str]) -> Iterator[tuple[int, str]]:
     """Each link's line number, then its target."""
-    for number, line in enumerate(prose, 1):
-        for match in _LINK.finditer(re.sub(r"`[^`]*`", "", line)):
-            yield number, unquote(match["target"])
+    text = "\n".join(re.sub(r"`[^`]*`", "", line) for line in prose)
+    for match in _LINK.finditer(text):  # its text may stand on two lines
+        yield text.count("\n", 0, match.start()) + 1, unquote(match["target"])
