@@ -157,7 +157,14 @@ def validate(
         options["delay_levels"] = settings(config).delay_levels
         if upto != "end":
             tell_live(out, path)
-        found = _run(out, path, options, spark=spark)
+        from timerstore.validation import validate as run
+
+        if spark:
+            with out.progress(f"validating {path} on Spark"), on_spark("validate") as running:
+                found = run(path, spark=running, **options)
+        else:
+            with out.progress(f"validating {path}", "steps") as update, lack_is_told():
+                found = run(path, progress=update, **options)
         if not found.ok:
             out.status = DAMAGED
         if as_json:
@@ -166,26 +173,20 @@ def validate(
             show_validation(out, found, show_all=show_all)
 
 
-def _run(out: Output, path: Path, options: dict[str, Any], *, spark: bool) -> Validation:
-    from timerstore.validation import validate as run
-
-    if spark:
-        with out.progress(f"validating {path} on Spark"), on_spark("validate", None) as running:
-            return run(path, spark=running, **options)
-    with out.progress(f"validating {path}", "steps") as update:
-        try:
-            return run(path, progress=update, **options)
-        except ImportError as e:
-            raise InvalidArgumentError(str(e)) from e
+@contextmanager
+def lack_is_told() -> Iterator[None]:
+    """Tell that an extra is not installed as what it is: no error of ours."""
+    try:
+        yield
+    except ImportError as e:
+        raise InvalidArgumentError(str(e)) from e
 
 
 @contextmanager
-def on_spark(command: str, master: str | None) -> Iterator[SparkSession]:
-    """Yield a session of Spark for a command, which ends with the block."""
-    try:
+def on_spark(command: str, master: str | None = None) -> Iterator[SparkSession]:
+    """Yield a session for as long as a command needs it."""
+    with lack_is_told():
         from timerstore.spark import session
-    except ImportError as e:
-        raise InvalidArgumentError(str(e)) from e
     running = session(app_name=f"timerstore {command}", master=master or "local[*]")
     try:
         yield running

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, Group, answering, app, settings
-from timerstore.cli.checking import OnSpark, OwnRules, RollWindow, Upto, on_spark
+from timerstore.cli.checking import OnSpark, OwnRules, RollWindow, Upto, lack_is_told, on_spark
 from timerstore.cli.output import DAMAGED, WARNED, Output, told_to_end
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.files.oserrors import told_of
@@ -184,7 +184,7 @@ def report(
     with answering(as_json=as_json) as out_:
         from timerstore.pipeline import report as write
 
-        with out_.progress(f"reading {out}"):
+        with out_.progress(f"reading {out}"), lack_is_told():
             path = write(out, page, run=run)
         out_.result({"page": str(path)}, path)
 
@@ -287,11 +287,8 @@ def _run(
     from timerstore.pipeline import run
 
     if not spark:
-        with out.progress("reading stores"):
-            try:
-                return run(stores, tables, **options)
-            except ImportError as e:
-                raise InvalidArgumentError(str(e)) from e
+        with out.progress("reading stores"), lack_is_told():
+            return run(stores, tables, **options)
     with out.progress("reading stores on Spark"), on_spark("pipeline", master) as running:
         return run(stores, tables, spark=running, **options)
 

@@ -22,7 +22,7 @@ from timerstore.audit.rule import Finding, of_rows, worst, worst_first
 from timerstore.jit.record import Words
 from timerstore.pipeline.results import StoreResult
 from timerstore.pipeline.resulttables import TABLES
-from timerstore.pipeline.tablefiles import TableFiles
+from timerstore.pipeline.tablefiles import TableFiles, frame
 from timerstore.pipeline.thresholds import Thresholds
 from timerstore.validation.facts import Evidence
 from timerstore.validation.plan import USUAL, Reading, Scope
@@ -277,8 +277,9 @@ def open_engine(
             engine.add(name, files.dataset(name, written))
         return engine
     frames = {name: frame_of(spark, table) for name, table in few.items()}
-    # A run has a file for each store; so they are opened once, not for each rule.
-    return OnSpark(spark, frames | {name: kept(files.frame(spark, name)) for name in _READ})
+    for name in _READ:  # a run has a file for each store; so they are opened once
+        frames[name] = kept(frame(spark, files.out, TABLES[name], files.run).drop("day"))
+    return OnSpark(spark, frames)
 
 
 def _few(read: Sequence[Looked], thresholds: Thresholds, now_ms: int) -> dict[str, Any]:

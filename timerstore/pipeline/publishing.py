@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.pipeline.resulttables import TABLES, ResultTable
-from timerstore.pipeline.tablefiles import RUNS, check_run, files_of, finished_runs
+from timerstore.pipeline.tablefiles import RUNS, check_run, finished_runs, frame
 from timerstore.values.kinds import check_kind, check_place
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _replace(
     from pyspark.sql.functions import col
 
     parts = ["day", "store"] if table.by_store else ["day"]
-    rows = _rows(spark, out, table, run, parts)
+    rows = frame(spark, out, table, run)
     try:
         if not spark.catalog.tableExists(name):
             first, *others = (col(each) for each in parts)
@@ -91,13 +91,3 @@ def _replace(
             f"{name} is in a catalog that cannot replace rows. Give the Spark session a catalog "
             "of Iceberg or Delta."
         ) from e
-
-
-def _rows(spark: SparkSession, out: str, table: ResultTable, run: str, parts: list[str]) -> Any:
-    """Return the rows of a run as a DataFrame; what an older version lacks is null."""
-    columns = [f"{each.name} {each.kind}" for each in table.columns]
-    schema = ", ".join([*columns, *(f"{each} string" for each in parts)])
-    files = [str(path) for path in files_of(out, table.name, run)]
-    if not files:
-        return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).option("basePath", f"{out}/{table.name}").parquet(*files)

@@ -40,6 +40,7 @@ from timerstore.pipeline.resulttables import (
     FIRED_LATENESS,
     TABLES,
     VERSION,
+    ResultTable,
     find_result_table,
 )
 from timerstore.timelog.files.oserrors import telling, told_of
@@ -48,7 +49,7 @@ from timerstore.values.kinds import check_int, check_kind, check_names, check_pa
 from timerstore.values.write_file import sync
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 RUNS: Final = "runs"
@@ -127,18 +128,6 @@ class TableFiles:
         names = [str(Path(path).relative_to(base)) for path in mine]
         return ds.dataset(
             names, schema=schema, format="parquet", partitioning=parts, filesystem=within
-        )
-
-    def frame(self, spark: SparkSession, table: str) -> Any:
-        """Return the rows of a table that this run wrote, as a DataFrame."""
-        columns = [f"`{each.name}` {each.kind}" for each in TABLES[table].columns]
-        folder = Path(self.out, table, f"day={self.day}")
-        folder.mkdir(parents=True, exist_ok=True)
-        return (
-            spark.read.schema(", ".join([*columns, "store string"]))
-            .option("pathGlobFilter", self.run + _SUFFIX)
-            .option("basePath", str(folder))
-            .parquet(str(folder))
         )
 
     def begin(self) -> None:
@@ -288,6 +277,19 @@ def files_of(
     by_store = TABLES[table].by_store
     folder = f"store={'*' if store is None else quote_store(store)}/" if by_store else ""
     return sorted(path for path in Path(out, table).glob(f"day=*/{folder}{name}"))
+
+
+def frame(
+    spark: SparkSession, out: str | os.PathLike[str], table: ResultTable, run: str
+) -> DataFrame:
+    """Return the rows of a run as a DataFrame; what an older version lacks is null."""
+    folders = ("day", "store") if table.by_store else ("day",)
+    columns = [f"`{each.name}` {each.kind}" for each in table.columns]
+    schema = ", ".join([*columns, *(f"{each} string" for each in folders)])
+    files = [str(path) for path in files_of(out, table.name, run)]
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).option("basePath", str(Path(out, table.name))).parquet(*files)
 
 
 def _day(path: Path) -> str:

@@ -12,7 +12,6 @@ from timerstore.copies.destination import is_copy
 from timerstore.copies.lookat import look_at
 from timerstore.spark.options import ReadOptions, arrow_schema, check_schema
 from timerstore.spark.short_errors import plainly, plainly_each
-from timerstore.tables.bounds import Bounds
 from timerstore.tables.reading import read_split, read_store
 from timerstore.tables.splits import Split, plan
 
@@ -38,7 +37,6 @@ def read_partition(
     partition: InputPartition,
     options: ReadOptions,
     schema: StructType,
-    bounds: Bounds | None = None,
 ) -> Iterator[Any]:
     """Yield the record batches of a partition."""
     if isinstance(partition, CopyPartition):
@@ -46,7 +44,7 @@ def read_partition(
             partition.path,
             options.table,
             schema.fieldNames(),
-            Bounds() if bounds is None else bounds,
+            options.bounds,
             failfast=options.failfast,
             schema=arrow_schema(schema),
             upto=options.upto,
@@ -60,7 +58,7 @@ def read_partition(
     yield from read_split(
         partition.split,
         schema.fieldNames(),
-        bounds,
+        options.bounds,
         failfast=options.failfast,
         schema=arrow_schema(schema),
     )
@@ -77,18 +75,17 @@ class TableReader(DataSourceReader):
         """Check `schema`: the columns that are wanted, and no others are decoded."""
         self.options, self.schema = options, schema
         check_schema(options.table, schema)
-        self.bounds = options.bounds
 
     @plainly
     def partitions(self) -> list[InputPartition]:
         """Plan the splits; runs on the driver, at the moment at which the stores are looked at."""
         options = self.options
         paths = options.stores().paths
-        copies = [each for each in paths if is_copy(each) and self.bounds.may_be("store", each)]
+        copies = [each for each in paths if is_copy(each) and options.bounds.may_be("store", each)]
         splits = plan(
             [each for each in paths if each not in copies],
             options.table,
-            self.bounds,
+            options.bounds,
             upto=options.upto,
             delay_levels=options.delay_levels,
             partitions=options.partitions,
@@ -102,4 +99,4 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of a partition; runs in a task."""
-        return read_partition(partition, self.options, self.schema, self.bounds)
+        return read_partition(partition, self.options, self.schema)

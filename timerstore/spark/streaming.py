@@ -128,7 +128,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of a partition; runs in a task."""
-        return read_partition(partition, self.options, self.schema, self.options.bounds)
+        return read_partition(partition, self.options, self.schema)
 
 
 def _place(view: StoreView, offset: int) -> Place:

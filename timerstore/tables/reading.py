@@ -224,8 +224,7 @@ def _faults(view: StoreView, part: Range) -> Iterator[Fault]:
     elif name == LOG:
         yield from _of(commitlog.read_log(view, start, stop))
     elif name == UNITS:
-        for units in records.read_units(view, start, stop):
-            yield from records.unit_faults(view, units)
+        yield from _of(records.unit_batches(view, start, stop, (), Bounds()))
     elif name == WHEEL:
         yield from _of(records.slot_batches(view, start, stop, (), Bounds()))
     else:

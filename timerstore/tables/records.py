@@ -22,11 +22,6 @@ from timerstore.timelog.reading.units import walk_units
 _TIMERLOG: Final = "timerlog"
 
 
-def read_units(view: StoreView, start: int, stop: int) -> Iterator[LoggedUnits]:
-    """Yield the units that begin in [start, stop), damaged ones too: see `walk_units`."""
-    return walk_units(view.reader.timerlog, start, stop)
-
-
 def unit_faults(view: StoreView, units: LoggedUnits) -> list[Fault]:
     """Return what is wrong with units."""
     return [
@@ -65,7 +60,7 @@ def unit_batches(
     view: StoreView, start: int, stop: int, columns: Sequence[Column], bounds: Bounds
 ) -> Iterator[list[Any] | Fault]:
     """Yield the columns of each batch, with what is wrong."""
-    for units in read_units(view, start, stop):
+    for units in walk_units(view.reader.timerlog, start, stop):
         yield from unit_faults(view, units)
         chosen = UnitRows(units, view.reader.precision_ms).within("units", bounds)
         if len(chosen):

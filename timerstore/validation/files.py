@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
@@ -141,11 +140,6 @@ def bytes_read(scope: Scope) -> int:
     sizes += [len(view.used_slots) * 32]
     sizes += [queue.used_end() - queue.start for queue in reader.queues.values()]
     return sum(sizes)
-
-
-def store_name(scope: Scope) -> str:
-    """Return the store's path, as it was given."""
-    return os.fspath(scope.cut.path)
 
 
 _DEAD: Final = fmt.DEAD_PREFIX.decode()

@@ -9,7 +9,7 @@ from typing import Any
 from timerstore.audit.rule import CONSISTENCY_RULES, FAIL, OWN, Finding, of_places, worst_first
 from timerstore.timelog.files.refuse_rocksdb import folder_name
 from timerstore.validation.facts import Evidence
-from timerstore.validation.files import bytes_read, store_name
+from timerstore.validation.files import bytes_read
 from timerstore.validation.plan import Scope
 from timerstore.values.amounts import counted, html_text
 
@@ -47,7 +47,7 @@ class Validation:
         names = ("messages", "entries", "units", "slots", "timers", "pending", "in_levels")
         counts = {name: tally.counts[name] for name in (*names, "fired", "rolls", "deletes")}
         return cls(
-            path=store_name(scope),
+            path=scope.cut.path,
             rules=(*rules, *own),
             counts=counts,
             bytes_count=bytes_read(scope),
