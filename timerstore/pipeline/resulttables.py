@@ -63,12 +63,8 @@ class ResultTable(NamedTuple):
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> Any:
         """Return an Arrow table of dicts; timestamps whose ms they have are added."""
-        try:
-            made = pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
-        except UnicodeEncodeError:
-            plain = [_readable(dict(row)) for row in rows]
-            made = pa.Table.from_pylist(plain, schema=self.schema)
-        return self._timed(made)
+        plain = [_readable(row) for row in rows]
+        return self._timed(pa.Table.from_pylist(plain, schema=self.schema))
 
     def _timed(self, rows: Any) -> Any:
         """Fill in the timestamps; what none can show is the last that is."""

@@ -20,7 +20,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -118,17 +118,7 @@ class TableFiles:
         """Return the rows of a table among files that this run wrote, as an Arrow data set."""
         folder = Path(self.out, table)
         mine = [path for path in written if Path(path).is_relative_to(folder)]
-        schema = TABLES[table].schema.append(pa.field("store", pa.string()))
-        if not mine:
-            return schema.empty_table()
-        parts = ds.partitioning(pa.schema([schema.field("store")]), flavor="hive")
-        base = folder / f"day={self.day}"
-        # Arrow takes paths of Unicode alone, but for where a file system begins.
-        within = fs.SubTreeFileSystem(os.fsencode(base), fs.LocalFileSystem())
-        names = [str(Path(path).relative_to(base)) for path in mine]
-        return ds.dataset(
-            names, schema=schema, format="parquet", partitioning=parts, filesystem=within
-        )
+        return _dataset(folder / f"day={self.day}", mine, TABLES[table].schema, ["store"])
 
     def begin(self) -> None:
         """Take the run's row away: what it wrote before does not count any more."""
@@ -217,6 +207,23 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return rows if _version_of(table.schema) <= VERSION else []
 
 
+def _dataset(base: Path, files: Collection[str], schema: Any, folders: Sequence[str]) -> Any:
+    """Return the rows of files below a folder; `folders`: the columns that its folders say."""
+    said = pa.schema([(name, pa.string()) for name in folders])
+    schema = pa.schema([*schema, *said])
+    if not files:
+        return ds.dataset(schema.empty_table())
+    # Arrow takes paths of Unicode alone, but for where a file system begins.
+    within = fs.SubTreeFileSystem(os.fsencode(os.path.abspath(base)), fs.LocalFileSystem())
+    return ds.dataset(
+        [os.path.relpath(path, base) for path in files],
+        schema=schema,
+        format="parquet",
+        partitioning=ds.partitioning(said, flavor="hive"),
+        filesystem=within,
+    )
+
+
 @telling
 def read_results(
     out: str | os.PathLike[str],
@@ -240,31 +247,21 @@ def read_results(
     wanted = find_result_table(table)
     if store is not None:
         check_kind(store, str, "store")
-    schema = wanted.schema.append(pa.field("day", pa.string()))
-    finished = finished_runs(out)
-    if wanted.by_store:
-        schema = schema.append(pa.field("store", pa.string()))
-    if columns is not None:
-        for name in check_names(list(columns), "columns"):
-            if name not in schema.names:
-                raise InvalidArgumentError(f"{table} has no column {name!r}.")
+    finished, folders = finished_runs(out), ["day", "store"][: 1 + wanted.by_store]
+    there = [*wanted.schema.names, *folders]
+    names = there if columns is None else list(check_names(list(columns), "columns"))
+    for name in names:
+        if name not in there:
+            raise InvalidArgumentError(f"{table} has no column {name!r}.")
     files = [
         str(path)
         for path in files_of(out, table, run, store)
         if finished.get(path.stem) == _day(path)
     ]
-    names = list(schema.names if columns is None else columns)
-    if not files:
-        return schema.empty_table().select(names)
     for path in {(Path(each).stem, _day(Path(each))): each for each in files}.values():
         _check_version(path)  # of each run one
-    kinds = [pa.field("day", pa.string()), pa.field("store", pa.string())]
-    parts = ds.partitioning(pa.schema(kinds[: 1 + wanted.by_store]), flavor="hive")
-    whole = ds.dataset(
-        files, schema=schema, format="parquet", partitioning=parts, partition_base_dir=str(out)
-    )
     try:
-        return whole.to_table(columns=names)
+        return _dataset(Path(out, table), files, wanted.schema, folders).to_table(columns=names)
     except pa.ArrowInvalid as e:
         raise _damaged(e) from e
 
