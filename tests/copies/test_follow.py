@@ -422,3 +422,18 @@ def test_one_writes_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         followed.store.backup(dest)
     follower.close()
     assert followed.store.backup(dest).point_count >= 1
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore:.*multi-threaded")  # later Pythons warn of threads
+def test_a_forked_process_that_ends_lets_no_lock_of_its_parent_go(tmp_path: Path) -> None:
+    lock = BackupLock(tmp_path)
+    pid = os.fork()
+    if pid == 0:
+        del lock
+        os._exit(0)
+    os.waitpid(pid, 0)
+    with pytest.raises(StoreLockedError, match="Another backup"):
+        BackupLock(tmp_path)
+    lock.release()
+    BackupLock(tmp_path).release()

@@ -132,6 +132,7 @@ class BackupLock:
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._pid = os.getpid()
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as e:
@@ -141,10 +142,11 @@ class BackupLock:
             ) from e
 
     def release(self) -> None:
-        """Let it go; twice does nothing."""
+        """Let it go; twice does nothing. In a process that was forked it stays its parent's."""
         fd, self._fd = self._fd, -1  # first: closed twice, it may be another's
         if fd >= 0:
-            fcntl.flock(fd, fcntl.LOCK_UN)
+            if os.getpid() == self._pid:
+                fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
     def __del__(self) -> None:
