@@ -1,7 +1,9 @@
 """The runner: whom it wakes, how it answers needs, what it plays on a manual clock."""
 
 import random
+import re
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -148,3 +150,28 @@ def test_each_fires_once_at_its_time(tmp_path: Path) -> None:
                 move(0.001)
         move(7_200)
         assert store.stats().fired_count == 600
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize("manual", [True, False])
+def test_a_page_that_is_missing_is_read_alone(tmp_path: Path, manual: bool) -> None:
+    """A store that is larger than its memory would lose by each page what it needs next."""
+    clock = ManualClock(START_MS) if manual else None
+    with TimerStore(tmp_path, config=SMALL, clock=clock) as store:
+        store.put_many([bytes(500)] * 400, delay=3_600)
+        if clock is not None:
+            clock.advance(1)
+        commitlog = store.core.engine.commitlog
+        last = commitlog.end // commitlog.segment_bytes
+        assert last > 3
+        until_s = time.monotonic() + 30
+        while random_reads(tmp_path / "commitlog") < last and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert random_reads(tmp_path / "commitlog") == last  # all but the one that is written
+
+
+def random_reads(folder: Path) -> int:
+    """How many files of a folder are mapped for reads at random."""
+    maps = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+    paths = {each.partition("\n")[0].split()[-1] for each in maps if " rr" in each}
+    return sum(path.startswith(f"{folder}/") for path in paths)

@@ -203,6 +203,8 @@ class MappedSegments:
         """
         with self.lock.guard():
             last = self.end // self.segment_bytes
+            if last == self._random_stop:
+                return
             for number, file in self._mapped.items():
                 if self._random_stop <= number < last:
                     file.expect_random_reads()
