@@ -65,6 +65,9 @@ def test_ways_to_name_stores(three: Path) -> None:
     assert names({"x": three / "a"}) == names([("x", str(three / "a"))]) == ["x"]
     table = pa.table({"name": list(paths), "path": list(paths.values())})
     assert names(table) == names(table.to_pandas()) == ["a", "b", "c"]
+    frame = table.to_pandas().assign(note=[object()] * 3)
+    frame["path"] = [Path(each) for each in frame["path"]]
+    assert names(frame) == ["a", "b", "c"]
     assert dict(find_members(table)) == dict(find_members(paths)) == paths
     assert names([three / "a", three / "gone"]) == ["a", "gone"]
 

@@ -52,6 +52,23 @@ def test_rows_in_chunks_are_all_there(spark: Any) -> None:
                 assert rows == [{"found": sum(lengths)}], lengths
 
 
+def test_a_query_that_fails_is_told_and_no_other_begins(spark: Any) -> None:
+    begun = list[str]()
+
+    def act(name: str) -> str:
+        begun.append(name)
+        if name == "wrong":
+            raise ValueError(name)
+        return name
+
+    with OnSpark(spark, {}) as engine:
+        named = {"first": "", "wrong": "first", "behind": "wrong"}
+        with pytest.raises(ValueError, match="wrong"):
+            engine.each(named, act, named)
+        assert begun == ["first", "wrong"]
+        assert engine.each(["first", "behind"], act) == {"first": "first", "behind": "behind"}
+
+
 @pytest.mark.prove
 @pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
 def test_golden_stores(name: str, spark: Any, golden_unpacked: Callable[[str], Path]) -> None:

@@ -6,9 +6,10 @@ import os
 import pickle
 import re
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -248,11 +249,18 @@ class OnSpark:
         function raises.
         """
         begun: dict[str, Future[_T]] = {}
+        failed = threading.Event()
 
         def do(name: str, awaited: list[Future[_T]]) -> _T:
             for each in awaited:
                 each.result()
-            return act(name)
+            if failed.is_set():  # nobody waits for it any more
+                raise CancelledError
+            try:
+                return act(name)
+            except BaseException:
+                failed.set()
+                raise
 
         pool = ThreadPoolExecutor(_AT_ONCE)  # it begins what it got first: nothing waits for ever
         try:
@@ -260,8 +268,12 @@ class OnSpark:
                 words = _WORD.findall(queries[name]) if queries else ()
                 awaited = [begun[word] for word in words if word in begun]
                 begun[name] = pool.submit(do, name, awaited)
+            for done in as_completed(begun.values()):
+                with suppress(CancelledError):  # another one has failed
+                    done.result()
             return {name: each.result() for name, each in begun.items()}
         finally:
+            failed.set()
             pool.shutdown(cancel_futures=True)
 
     def ask(self, query: str) -> Any:

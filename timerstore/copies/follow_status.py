@@ -137,6 +137,7 @@ class FollowLock:
 
     def __init__(self, path: Path, at: At, dest: Destination) -> None:
         self._fd = _open_to_write(_file(path, dest.key, "lock"), at)
+        self._pid = os.getpid()
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as e:
@@ -151,9 +152,9 @@ class FollowLock:
         return cls(path, at, dest) if is_there(_file(path, dest.key, "lock"), at) else None
 
     def release(self, *, locked: bool = True) -> None:
-        """Let it go; twice does nothing."""
+        """Let it go; twice does nothing. In a process that was forked it stays its parent's."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            if locked:
+            if locked and os.getpid() == self._pid:
                 fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)

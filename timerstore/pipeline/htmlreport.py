@@ -260,7 +260,12 @@ def write_report(
 
 
 def _page_of(data: ReportData) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError as e:
+        raise ImportError(
+            "A report needs Jinja2. Install the extra: pip install 'timerstore[plots]'"
+        ) from e
 
     templates = Environment(
         loader=PackageLoader("timerstore.pipeline"),

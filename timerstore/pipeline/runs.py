@@ -110,6 +110,8 @@ def _named(stores: Any) -> list[Member] | None:
         stores = stores.select("name", "path").toArrow()
     if isinstance(stores, Mapping):
         rows: Iterable[Any] = stores.items()
+    elif hasattr(stores, "itertuples"):  # pandas: Arrow would take all its columns
+        rows = zip(stores["name"], stores["path"], strict=True)
     elif hasattr(stores, "__arrow_c_stream__"):
         columns = pa.table(stores).select(["name", "path"]).itercolumns()
         rows = zip(*(each.to_pylist() for each in columns), strict=True)

@@ -175,6 +175,7 @@ class Moment(property, Generic[T]):
         self.__doc__ = told
 
     def __set_name__(self, owner: type, name: str) -> None:
+        super().__set_name__(owner, name)  # type: ignore[misc]
         self._field = f"{name}_ms"
 
     def _read(self, each: Any) -> datetime | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from sys import modules
 from typing import Final, Literal
 from weakref import WeakSet
@@ -308,10 +308,11 @@ class Consuming:
                 return
             if run is None:
                 return
-            for delivery in run.each(lambda: core.clock.now_ms, lambda: core.closed):
-                if core.forked:
-                    core.check_process()
-                yield delivery
+            with closing(run.each(lambda: core.clock.now_ms, lambda: core.closed)) as deliveries:
+                for delivery in deliveries:
+                    if core.forked:
+                        core.check_process()
+                    yield delivery
 
     def _wait_for_run(self, group: Group, count_max: int, timeout: float | None) -> Run | None:
         """Return what a group can hand out, waiting for it; None when the time is over."""

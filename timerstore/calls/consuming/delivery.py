@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -471,7 +471,9 @@ class HandedOut(Batch):
                 self.give_back([i])
         return is_late
 
-    def each(self, now_ms: Callable[[], int], is_over: Callable[[], bool]) -> Iterator[Delivery]:
+    def each(
+        self, now_ms: Callable[[], int], is_over: Callable[[], bool]
+    ) -> Generator[Delivery, None, None]:
         """Yield those that have not expired; give back what is left, unless all of it is over."""
         done, may_expire = 0, self.expires_ms != NEVER
         try:
