@@ -6,7 +6,6 @@ import os
 import pickle
 import re
 import tempfile
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import pyarrow as pa
 
 from timerstore.copies.lookat import look_at
+from timerstore.services.world.background import Flag
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.reading import read_store
 
@@ -249,7 +249,7 @@ class OnSpark:
         function raises.
         """
         begun: dict[str, Future[_T]] = {}
-        failed = threading.Event()
+        failed = Flag()
 
         def do(name: str, awaited: list[Future[_T]]) -> _T:
             for each in awaited:
