@@ -12,6 +12,7 @@ import pytest
 import timerstore
 from tests.aio.loops import LOOPS
 from tests.markdown import ROOT
+from tests.rigs.warm import Warm
 from tests.tiers import SEED, Told, how_many
 
 pytestmark = pytest.mark.on_disk
@@ -29,7 +30,7 @@ def test_what_was_put_is_handled_to_its_end_or_comes_again(
     for i in range(KILLS):
         arguments = [str(i * 1_000_000), LOOPS[i % len(LOOPS)], ("group", "process")[i // 2 % 2]]
         script = ROOT / "tests" / "rigs" / "aio_worker.py"
-        process = subprocess.Popen(
+        process = Warm(
             [sys.executable, "-P", str(script), str(folder), str(journal), *arguments],
             stderr=subprocess.DEVNULL,
         )

@@ -10,6 +10,7 @@ from typing import Any
 from typer.testing import Result
 
 import timerstore
+from tests.rigs.warm import Warm
 
 Run = Callable[..., Result]
 SMALL = timerstore.Config(
@@ -28,7 +29,7 @@ def process(*arguments: object, **options: Any) -> "subprocess.Popen[bytes]":
     code = "from timerstore.cli import main; main()"
     command = [sys.executable, "-P", "-c", code, *map(str, arguments)]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, **(pipes | options))
+    return Warm(command, **(pipes | options))
 
 
 def finish(child: "subprocess.Popen[bytes]") -> tuple[int, str, str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from tests import naive
 from tests.interop.brokers import Brokers
 from tests.rigs.program import python
+from tests.rigs.warm import Warm
 from timerstore import Config, ManualClock, TimerStore, Tuning, verify
 from timerstore.validation import validate
 
@@ -223,7 +224,7 @@ class Life:
         file = self.path.with_suffix(".toml")
         file.write_text(f'[timerstore]\ndelay_levels = "{LEVELS}"\n')
         main = "from timerstore.cli import main; main()"
-        python("-c", main, "handover", self.path, "--config", file, timeout_s=120)
+        python("-c", main, "handover", self.path, "--config", file, timeout_s=120, popen=Warm)
         self.is_sound()
 
     def wait(self) -> None:

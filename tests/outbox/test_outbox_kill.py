@@ -19,6 +19,7 @@ from tests.outbox.apps import App
 from tests.rigs import outbox_life
 from tests.rigs.program import FILES
 from tests.rigs.waiting import wait_until
+from tests.rigs.warm import Warm
 from tests.small_store import small
 from tests.tiers import SEED, how_many
 from timerstore import TimerStore
@@ -35,7 +36,7 @@ WORKER = FILES / "tests" / "rigs" / "outbox_worker.py"
 def start(folder: Path, app: App, number: int) -> "subprocess.Popen[bytes]":
     environment = os.environ | {"PYTHONPATH": str(FILES)}
     with (folder / f"errors.{number}").open("wb") as errors:
-        worker = subprocess.Popen(
+        worker = Warm(
             [sys.executable, "-P", WORKER, folder / "s", app.url, folder / f"seen.{number}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

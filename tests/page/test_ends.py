@@ -21,6 +21,7 @@ from tests.page.browsing import Browser
 from tests.page.conftest import Shown
 from tests.rigs.program import ended, python
 from tests.rigs.waiting import wait_until
+from tests.rigs.warm import Warm
 from timerstore import InvalidArgumentError, TimerStore
 from timerstore.page import PageServer, history, server, views
 
@@ -220,7 +221,7 @@ def test_the_command(tmp_path: Path) -> None:
         "a.example",
     ]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*command, *how], **pipes) as serving:
+    with Warm([*command, *how], **pipes) as serving:
         assert serving.stdout is not None and serving.stderr is not None
         told = serving.stdout.readline()
         assert "serving, pid" in told
@@ -238,7 +239,7 @@ def test_the_command(tmp_path: Path) -> None:
         (["--page", "0", "--token-file", str(tmp_path / "shared")], "chmod 600"),
         (["--page", "0", "--page-host", "a.example"], "--token-file"),
     ):
-        done = subprocess.run([*command, *wrong], **pipes, timeout=60)
+        done = ended(*command[2:], *wrong, timeout_s=60, popen=Warm)
         assert done.returncode == 2 and told in " ".join(done.stderr.split()), done.stderr
     assert not (tmp_path / "none").exists()
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from tests.rigs.program import FILES, python
 from tests.rigs.waiting import wait_until
+from tests.rigs.warm import Warm
 
 PROJECT = FILES / "tests" / "rigs" / "django_shop"
 _SETUP = """
@@ -59,14 +60,18 @@ class Shop:
     def run(self, code: str, **more: str) -> Any:
         """Run Python in a process of the project; return what it printed last, read as JSON."""
         told = python(
-            "-W", "error", "-c", _SETUP + code, env=self.environment, timeout_s=120, **more
+            *("-W", "error", "-c", _SETUP + code),
+            env=self.environment,
+            timeout_s=120,
+            popen=Warm,
+            **more,
         )
         return json.loads(told.splitlines()[-1]) if told.strip() else None
 
     def manage(self, *arguments: str, **more: str) -> "subprocess.Popen[bytes]":
         """Start a command of manage.py; what it prints is in `log`."""
         with self.log.open("ab") as log:
-            process = subprocess.Popen(
+            process = Warm(
                 [sys.executable, "-P", PROJECT / "manage.py", *arguments],
                 env=self.environment | more,
                 stdin=subprocess.DEVNULL,

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 FILES = Path(__file__).parents[2]
 """Where `tests` can be imported from."""
@@ -15,32 +16,32 @@ def ended(
     cwd: Path | None = None,
     timeout_s: float = 240,
     env: Mapping[str, str] | None = None,
+    popen: "type[subprocess.Popen[Any]]" = subprocess.Popen,
     **more: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run Python to its end; return how that was, and what was printed.
 
     `arguments`: `"-c"`, a program and its words, say. `env`: the environment, this process's if it
-    is None; `more` of it comes beside.
+    is None; `more` of it comes beside. `popen`: `Warm`, if nothing depends on how it begins.
     """
-    return subprocess.run(
-        [sys.executable, "-P", *map(str, arguments)],
+    with popen(
+        command := [sys.executable, "-P", *map(str, arguments)],
         cwd=cwd,
         env={**(os.environ if env is None else env), **more},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def python(
-    *arguments: object,
-    cwd: Path | None = None,
-    timeout_s: float = 240,
-    env: Mapping[str, str] | None = None,
-    **more: str,
-) -> str:
+def python(*arguments: object, **options: Any) -> str:
     """Run Python as `ended` does, assert that it ends well; return what it printed."""
-    done = ended(*arguments, cwd=cwd, timeout_s=timeout_s, env=env, **more)
+    done = ended(*arguments, **options)
     assert done.returncode == 0, f"{done.stdout[-6_000:]}\n{done.stderr[-6_000:]}"
     return done.stdout

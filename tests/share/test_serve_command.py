@@ -17,6 +17,7 @@ import pytest
 
 import timerstore
 from tests.rigs.waiting import wait_until
+from tests.rigs.warm import Warm
 from timerstore import StoreClosedError
 from timerstore.share import link
 from timerstore.share.wire import LostError, Wire
@@ -35,7 +36,7 @@ def told(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 def start(path: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return Warm(
         [sys.executable, "-P", "-c", RUN, "serve", path, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -16,6 +16,7 @@ import pytest
 
 import timerstore
 from tests.rigs.share_worker import CONFIG, GROUP, TOPIC
+from tests.rigs.warm import Warm
 from tests.tiers import SEED, Told, how_many
 
 pytestmark = pytest.mark.on_disk
@@ -29,7 +30,7 @@ ENDS = (0, -signal.SIGTERM, -signal.SIGKILL)
 
 def start(folder: Path, name: str) -> "subprocess.Popen[bytes]":
     with (folder / f"errors.{name}").open("wb") as errors:
-        return subprocess.Popen(
+        return Warm(
             [sys.executable, "-P", WORKER, folder, name], stdout=subprocess.DEVNULL, stderr=errors
         )
 

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.rigs.program import ended
 from tests.rigs.waiting import wait_until
+from tests.rigs.warm import Warm
 from tests.small_store import SMALL
 from tests.test_fork import told_by_a_child
 from timerstore import (
@@ -40,7 +42,7 @@ with timerstore.open(sys.argv[1], share=True) as store:
 
 def start(path: Path) -> tuple[subprocess.Popen[str], str, bool]:
     """Another process that shares a store: it, the id of a timer it put, whether it owns it."""
-    worker = subprocess.Popen(
+    worker = Warm(
         [sys.executable, "-P", "-c", WORKER, path],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -274,8 +276,7 @@ def test_an_owner_that_does_not_share_is_named_at_once(tmp_path: Path) -> None:
         with pytest.raises(StoreLockedError, match="does not share it") as told:
             timerstore.open(path, share=True)
         assert f"pid {os.getpid()}" in str(told.value)
-        command = [sys.executable, "-P", "-c", OPENER, path]
-        output = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        output = ended("-c", OPENER, path, timeout_s=60, popen=Warm).stdout
         assert f"pid {os.getpid()}" in output and "share=True" in output
         with timerstore.serve(plain), timerstore.open(path, share=True) as shared:
             assert shared.count() == 0 and not shared.is_owner
