@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline.planted_stores import START_MS, Case
-from tests.rigs.program import python
+from tests.rigs.program import FILES, python
 from timerstore import pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.prove]
@@ -17,8 +17,10 @@ for each in ("grpc", "grpc_status", "google.rpc", "zstandard"):
 
 DRIVER = """
 import json, sys
+from pathlib import Path
 from pyspark.sql import SparkSession
 import timerstore.spark
+from tests.rigs import interrupted
 from timerstore import pipeline
 stores, out, now_ms = sys.argv[1:]
 spark = SparkSession.builder.remote("local[2]").config(map={
@@ -35,6 +37,7 @@ timers = spark.read.format("timerstore").option("table", "timers").load(stores +
 told = {"session": type(spark).__module__, "verdict": found.verdict, "timers": timers.count(),
         "states": {each.name: each.state for each in found.stores},
         "valid": timerstore.validation.validate(stores + "/store", spark=spark).ok}
+interrupted.check(spark, Path(out))
 spark.stop()
 print(json.dumps(told))
 """
@@ -46,8 +49,9 @@ def test_the_tables_are_those_of_one_process(tmp_path: Path) -> None:
     case.folder.mkdir()
     case.put([600 + i for i in range(300)])
     stores, out, plain = tmp_path / "stores", tmp_path / "tables", tmp_path / "plain"
-    run, more = ["-c", DRIVER, stores, out, START_MS], {"PYSPARK_PYTHON": sys.executable}
-    printed = python(*run, cwd=tmp_path, timeout_s=300, **more, **java_home())
+    run, more = ["-c", DRIVER, stores, out, START_MS], {"PYTHONPATH": str(FILES), **java_home()}
+    more["PYSPARK_PYTHON"] = sys.executable
+    printed = python(*run, cwd=tmp_path, timeout_s=300, **more)
     told: dict[str, Any] = json.loads(printed.splitlines()[-1])
     assert told["session"] == "pyspark.sql.connect.session"
     assert told["verdict"] == "ok" and told["states"] == {"store": "sound"}

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.rigs import interrupted
 from tests.rigs.patient import Patient
 from tests.rigs.planted import FAULTS, OF_LEVELS, make_store
 from tests.rigs.random_store import MadeUp
@@ -64,9 +65,33 @@ def test_a_query_that_fails_is_told_and_no_other_begins(spark: Any) -> None:
     with OnSpark(spark, {}) as engine:
         named = {"first": "", "wrong": "first", "behind": "wrong"}
         with pytest.raises(ValueError, match="wrong"):
-            engine.each(named, act, named)
+            engine.each(named, act)
         assert begun == ["first", "wrong"]
-        assert engine.each(["first", "behind"], act) == {"first": "first", "behind": "behind"}
+        named.pop("wrong")
+        assert engine.each(named, act) == {"first": "first", "behind": "behind"}
+
+
+def test_queries_are_in_the_caller_s_job_group_and_pool(spark: Any) -> None:
+    context, names = spark.sparkContext, ("spark.jobGroup.id", "spark.scheduler.pool", "mine")
+
+    def act(name: str) -> list[str]:
+        assert len(spark.range(2).collect()) == 2
+        return [context.getLocalProperty(each) for each in names]
+
+    for each in names:
+        context.setLocalProperty(each, f"of {each}")
+    try:
+        with OnSpark(spark, {}) as engine:
+            found = engine.each({"one": "", "two": ""}, act)
+        assert list(found.values()) == 2 * [[f"of {each}" for each in names]]
+        assert len(context.statusTracker().getJobIdsForGroup(f"of {names[0]}")) >= 2
+    finally:
+        for each in names:
+            context.setLocalProperty(each, None)
+
+
+def test_a_query_that_fails_interrupts_the_others_of_its_run(spark: Any, tmp_path: Path) -> None:
+    interrupted.check(spark, tmp_path)
 
 
 @pytest.mark.prove

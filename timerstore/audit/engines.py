@@ -8,7 +8,7 @@ import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import suppress
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -27,6 +27,8 @@ _T = TypeVar("_T")
 _MEMORY: Final = "1GB"
 _AT_ONCE: Final = 4
 """Queries that Spark has at once: it plans one on one core, while another one is executed."""
+_INTERRUPT_S: Final = 0.5
+"""How long after an interrupt the next one comes: a query may have begun its next job since."""
 _WORD: Final = re.compile(r"\w+")
 _FEW_ROWS: Final = 10_000
 _FILE_FACTOR: Final = "spark.sql.sources.fileCompressionFactor", "100"
@@ -146,11 +148,12 @@ class DuckDB:
         """Make a table of what a query returns."""
         self._connection.execute(f"CREATE TABLE {name} AS {query}")
 
-    def each(
-        self, names: Iterable[str], act: Callable[[str], _T], _: Mapping[str, str] | None = None
-    ) -> dict[str, _T]:
-        """Call a function with each name, one after the other; return what it returned, by name."""
-        return {name: act(name) for name in names}
+    def each(self, queries: Mapping[str, str], act: Callable[[str], _T]) -> dict[str, _T]:
+        """Call a function with the name of each query, in order; return what it returned, by name.
+
+        A query may name those before it: their calls have returned.
+        """
+        return {name: act(name) for name in queries}
 
     def ask(self, query: str) -> Any:
         """Return what a query returns, as an Arrow table."""
@@ -237,19 +240,14 @@ class OnSpark:
         else:
             self.add(name, few)
 
-    def each(
-        self,
-        names: Iterable[str],
-        act: Callable[[str], _T],
-        queries: Mapping[str, str] | None = None,
-    ) -> dict[str, _T]:
-        """Call a function with each name, in several threads; return what it returned, by name.
+    def each(self, queries: Mapping[str, str], act: Callable[[str], _T]) -> dict[str, _T]:
+        """Do what `DuckDB.each` does, in several threads.
 
-        `queries`: by name; each waits for those before it whose names it has. Raises what the
-        function raises.
+        What these ask of Spark is in the caller's job group, pool and tags. When a call raises, no
+        other begins, those that run are interrupted, and this raises the same.
         """
         begun: dict[str, Future[_T]] = {}
-        failed = Flag()
+        failed, tag = Flag(), f"timerstore-{uuid.uuid4().hex}"
 
         def do(name: str, awaited: list[Future[_T]]) -> _T:
             for each in awaited:
@@ -262,19 +260,22 @@ class OnSpark:
                 failed.set()
                 raise
 
-        pool = ThreadPoolExecutor(_AT_ONCE)  # it begins what it got first: nothing waits for ever
-        try:
-            for name in names:
-                words = _WORD.findall(queries[name]) if queries else ()
-                awaited = [begun[word] for word in words if word in begun]
-                begun[name] = pool.submit(do, name, awaited)
-            for done in as_completed(begun.values()):
-                with suppress(CancelledError):  # another one has failed
-                    done.result()
-            return {name: each.result() for name, each in begun.items()}
-        finally:
-            failed.set()
-            pool.shutdown(cancel_futures=True)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            try:
+                for name, query in queries.items():
+                    awaited = [begun[word] for word in _WORD.findall(query) if word in begun]
+                    # It begins what it got first, so nothing waits for ever.
+                    begun[name] = pool.submit(_as_here(self._spark, tag, do), name, awaited)
+                for done in as_completed(begun.values()):
+                    with suppress(CancelledError):  # another one has failed
+                        done.result()
+            except BaseException:
+                failed.set()
+                while wait(begun.values(), _INTERRUPT_S).not_done:
+                    with suppress(Exception):  # what failed is told, a lost connection say
+                        _interrupt(self._spark, tag)
+                raise
+        return {name: each.result() for name, each in begun.items()}
 
     def ask(self, query: str) -> Any:
         """Return what a query returns, as an Arrow table."""
@@ -330,6 +331,42 @@ def kept(frame: DataFrame) -> DataFrame:
     from pyspark import StorageLevel
 
     return frame.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+
+
+def _as_here(spark: Any, tag: str, act: Callable[..., _T]) -> Callable[..., _T]:
+    """Return a function for another thread, as if it ran in this one; its jobs also have a tag."""
+    from pyspark.util import inheritable_thread_target
+
+    is_classic = _is_classic(spark)
+    add = spark.sparkContext.addJobTag if is_classic else spark.addTag
+    tags = [tag] if is_classic else [tag, *spark.getTags()]  # over Connect there is nothing else
+
+    def tagged(*args: Any) -> _T:
+        for each in tags:
+            add(each)
+        return act(*args)
+
+    if not is_classic:
+        return tagged
+    if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
+        return act  # no thread of Java belongs to one of Python
+    inherited: Callable[..., _T] = inheritable_thread_target(spark)(tagged)
+    return inherited
+
+
+def _interrupt(spark: Any, tag: str) -> None:
+    """Cancel the jobs that have a tag; Spark 4.3's `interruptTag` finds none of other threads."""
+    if _is_classic(spark):
+        spark.sparkContext.cancelJobsWithTag(tag)
+    else:
+        spark.interruptTag(tag)
+
+
+def _is_classic(spark: Any) -> bool:
+    """Tell whether a session has a Java beside it; else it is one of Spark Connect."""
+    from pyspark.sql import SparkSession
+
+    return isinstance(spark, SparkSession)
 
 
 def open_on(spark: SparkSession | None) -> Callable[[Mapping[str, Any]], Engine]:

@@ -208,7 +208,8 @@ def judge_all(
                 rows = ask(engine, rules[name], options.thresholds.limits[name])
                 return rows, time.perf_counter() - began_s
 
-            for name, (rows, took_s) in engine.each(rules, act).items():
+            queries = {name: rule.text for name, rule in rules.items()}
+            for name, (rows, took_s) in engine.each(queries, act).items():
                 metrics.append(_metric("rule", name, took_s, sum(map(len, rows.values()))))
                 for each in read:
                     of_store = rows.get(each.name, [])

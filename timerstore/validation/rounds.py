@@ -117,7 +117,7 @@ def meet(engine: Engine, scope: Scope, tally: Evidence) -> None:
         tally.spent[name] = time.perf_counter() - began_s
         return found
 
-    found = engine.each(queries, act, queries)
+    found = engine.each(queries, act)
     places: dict[tuple[str, bool, int], list[Example]] = defaultdict(list)
     for row in found["rules"]:
         place = Example(row["file"], row["place"], row["reason"])
