@@ -16,12 +16,13 @@ from tests.pipeline.planted_stores import CONFIG, START_MS
 from tests.rigs.patient import Patient
 from tests.rigs.planted import FAULTS, make_store
 from tests.table_stores import eventful
-from timerstore import InvalidArgumentError, NotAStoreError, pipeline
+from timerstore import Config, InvalidArgumentError, NotAStoreError, pipeline
 from timerstore.errors import StoreAccessError, TimerStoreError
 from timerstore.pipeline import TABLES
 from timerstore.pipeline.runs import find_members
 from timerstore.pipeline.tablefiles import TableFiles
 from timerstore.pipeline.thresholds import Thresholds
+from timerstore.validation import validate
 
 pytestmark = pytest.mark.slow
 DAY_MS = 86_400_000
@@ -251,8 +252,8 @@ def test_killed_it_does_not_count_until_it_is_repeated(
     out = tmp_path / "tables"
     pipeline.run(three, out, run="first")
     write = TableFiles.write
-    for files_before in (0, 5, 11, 20):
-        left = files_before
+    for later, files_before in enumerate((0, 1, 3, 5, 11, 20)):
+        left, now_ms = files_before, START_MS + later * DAY_MS
 
         def stop(self: TableFiles, *arguments: Any) -> str:
             nonlocal left
@@ -264,11 +265,24 @@ def test_killed_it_does_not_count_until_it_is_repeated(
         with monkeypatch.context() as patch:
             patch.setattr(TableFiles, "write", stop)
             with pytest.raises(KeyboardInterrupt):
-                pipeline.run(three, out, run="second", now_ms=START_MS)
+                pipeline.run(three, out, run="second", now_ms=now_ms)
         assert not any(all_rows(out, run="second").values())
         assert len(all_rows(out, run="first")["stores"]) == 3
-    pipeline.run(three, out, run="second", now_ms=START_MS)
+    pipeline.run(three, out, run="second", now_ms=now_ms + DAY_MS)
     assert {row["store"] for row in all_rows(out, run="second")["findings"]} == {"a", "b", "c"}
+    # Nothing of it is left on another day, which Spark would count too.
+    assert len({path.relative_to(out).parts[1] for path in out.rglob("second.parquet")}) == 1
+
+
+def test_a_store_before_its_first_checkpoint(tmp_path: Path) -> None:
+    config = Config(flush_interval_ms=86_400_000)
+    with timerstore.open(tmp_path / "store", config=config) as store:
+        store.put_many([b"x"] * 7, topic="t", delay_ms=[3_600_000] * 7)
+        found = pipeline.run(tmp_path / "store")
+        assert (found.verdict, found["store"].messages) == ("ok", 7)
+        (row,) = found.read("stores").to_pylist()
+        assert row["pending"] == validate(tmp_path / "store").counts["pending"] == 7
+        assert timerstore.read(tmp_path / "store").num_rows == 7
 
 
 def test_what_killed_runs_were_writing_is_removed(three: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 `tests/rigs/lake.py` publishes into real catalogs: it needs jars that PySpark does not bring.
 """
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import timerstore
 from timerstore import pipeline
+from timerstore.pipeline.tablefiles import TableFiles, frame
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +22,15 @@ def out(tmp_path: Path) -> Path:
     timerstore.open(tmp_path / "store").close()
     pipeline.run({"one": tmp_path / "store"}, tmp_path / "tables", run="first")
     return tmp_path / "tables"
+
+
+def test_a_run_is_read_from_its_own_day(spark: Any, out: Path) -> None:
+    (run,) = pipeline.read(out, "runs").to_pylist()
+    files, table = TableFiles(out, "first", run["day"]), pipeline.TABLES["findings"]
+    other = TableFiles(out, "first", "2001-02-03").path(table.name, "one")
+    other.parent.mkdir(parents=True)
+    shutil.copyfile(files.path(table.name, "one"), other)
+    assert frame(spark, files, table).count() == pipeline.read(out, table.name).num_rows
 
 
 @pytest.mark.parametrize("form", ["iceberg", "delta"])

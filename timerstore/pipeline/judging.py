@@ -279,7 +279,7 @@ def open_engine(
         return engine
     frames = {name: frame_of(spark, table) for name, table in few.items()}
     for name in _READ:  # a run has a file for each store; so they are opened once
-        frames[name] = kept(frame(spark, files.out, TABLES[name], files.run).drop("day"))
+        frames[name] = kept(frame(spark, files, TABLES[name]).drop("day"))
     return OnSpark(spark, frames)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.pipeline.resulttables import TABLES, ResultTable
-from timerstore.pipeline.tablefiles import RUNS, check_run, finished_runs, frame
+from timerstore.pipeline.tablefiles import RUNS, TableFiles, check_run, finished_runs, frame
 from timerstore.values.kinds import check_kind, check_place
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def publish(
             f"{place} has no finished run {run!r}. Pass the name of a run that has ended."
         )
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {into}")
-    for _, name in wanted:
+    for day, name in wanted:
         for table in (*(each for each in TABLES.values() if each.name != RUNS), TABLES[RUNS]):
-            _replace(spark, str(place), f"{into}.{table.name}", table, name, form)
+            _replace(spark, TableFiles(place, name, day), f"{into}.{table.name}", table, form)
     return [name for _, name in wanted]
 
 
@@ -72,18 +72,18 @@ def _names_there(spark: SparkSession, table: str) -> set[str]:
 
 
 def _replace(
-    spark: SparkSession, out: str, name: str, table: ResultTable, run: str, form: str
+    spark: SparkSession, files: TableFiles, name: str, table: ResultTable, form: str
 ) -> None:
     """Put a run's rows in the place of those that it had before, in one commit."""
     from pyspark.sql.functions import col
 
     parts = ["day", "store"] if table.by_store else ["day"]
-    rows = frame(spark, out, table, run)
+    rows = frame(spark, files, table)
     try:
         if not spark.catalog.tableExists(name):
             first, *others = (col(each) for each in parts)
             rows.limit(0).writeTo(name).using(form).partitionedBy(first, *others).create()
-        rows.writeTo(name).overwrite(col("run") == run)
+        rows.writeTo(name).overwrite(col("run") == files.run)
     except Exception as e:  # PySpark's own class, Py4J's or Spark Connect's
         if not any(each in str(e) for each in _NO_CATALOG):
             raise

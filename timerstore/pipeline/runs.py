@@ -35,6 +35,7 @@ from timerstore.pipeline.judging import (
 from timerstore.pipeline.results import RunResult
 from timerstore.pipeline.resulttables import TABLES, VERSION
 from timerstore.pipeline.tablefiles import (
+    FIRST,
     RUNS,
     TableFiles,
     baseline_of,
@@ -203,7 +204,8 @@ def _finish(member: Member, scope: Scope, tally: Evidence, options: RunOptions) 
     found = Validation.make(scope, tally)
     row, tables = tables_of(scope, tally, found, options.now_ms)
     files, run, day = options.files, options.thresholds.baseline, options.baseline_day
-    written = [files.write(name, rows, member.name) for name, rows in tables.items()]
+    ordered = {FIRST: tables[FIRST]} | tables
+    written = [files.write(name, rows, member.name) for name, rows in ordered.items()]
     return Looked(
         name=member.name,
         row=row,

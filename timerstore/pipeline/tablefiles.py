@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 
 RUNS: Final = "runs"
+FIRST: Final = "slot_load"
+"""The table of a store that is written before its others: see `find_day`."""
 _UNFINISHED: Final = "_unfinished"
 _UNFINISHED_S: Final = 3_600
 """A file is written within seconds; what is older was left by a killed process."""
@@ -128,12 +130,11 @@ class TableFiles:
     def remove_others(self, written: Collection[str]) -> None:
         """Remove what an earlier attempt of this run wrote, and this one has not."""
         kept = set(written)
-        for table in TABLES:
-            for path in Path(self.out, table, f"day={self.day}").glob(
-                f"store=*/{self.run}.parquet"
-            ):
-                if str(path) not in kept:
-                    path.unlink(missing_ok=True)
+        for name, table in TABLES.items():
+            if table.by_store:
+                for path in files_of(self.out, name, self.run, day=self.day):
+                    if str(path) not in kept:
+                        path.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove the run. Its row goes first, so the rest does not count any more."""
@@ -157,9 +158,8 @@ def remove_unfinished(out: str | os.PathLike[str]) -> None:
 
 def find_day(out: str | os.PathLike[str], run: str) -> str | None:
     """Return the day under which a run has written, None if it has not."""
-    for table in (RUNS, "stores", "slot_load"):  # in the order of what is likely
-        pattern = f"day=*/{run}.parquet" if table == RUNS else f"day=*/store=*/{run}.parquet"
-        for path in Path(out, table).glob(pattern):
+    for table in (RUNS, "metrics", "stores", FIRST):
+        for path in files_of(out, table, run):
             return _day(path)
     return None
 
@@ -267,26 +267,29 @@ def read_results(
 
 
 def files_of(
-    out: str | os.PathLike[str], table: str, run: str | None, store: str | None = None
+    out: str | os.PathLike[str],
+    table: str,
+    run: str | None,
+    store: str | None = None,
+    day: str = "*",
 ) -> list[Path]:
-    """Return the files of a table: of all runs or one, of all stores or one."""
+    """Return the files of a table: of all runs or one, of all stores or one, of all days or one."""
     name = f"{'*' if run is None else check_run(run)}{_SUFFIX}"
     by_store = TABLES[table].by_store
     folder = f"store={'*' if store is None else quote_store(store)}/" if by_store else ""
-    return sorted(path for path in Path(out, table).glob(f"day=*/{folder}{name}"))
+    return sorted(path for path in Path(out, table).glob(f"day={day}/{folder}{name}"))
 
 
-def frame(
-    spark: SparkSession, out: str | os.PathLike[str], table: ResultTable, run: str
-) -> DataFrame:
+def frame(spark: SparkSession, files: TableFiles, table: ResultTable) -> DataFrame:
     """Return the rows of a run as a DataFrame; what an older version lacks is null."""
     folders = ("day", "store") if table.by_store else ("day",)
     columns = [f"`{each.name}` {each.kind}" for each in table.columns]
     schema = ", ".join([*columns, *(f"{each} string" for each in folders)])
-    files = [str(path) for path in files_of(out, table.name, run)]
-    if not files:
+    paths = [str(path) for path in files_of(files.out, table.name, files.run, day=files.day)]
+    if not paths:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).option("basePath", str(Path(out, table.name))).parquet(*files)
+    base = str(Path(files.out, table.name))
+    return spark.read.schema(schema).option("basePath", base).parquet(*paths)
 
 
 def _day(path: Path) -> str:

@@ -63,8 +63,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{path} is a copy, to which nothing is appended. Stream the store, or read the "
                 "copy without a stream."
             )
-        levels = options.delay_levels
-        return [cut_store(path, upto=options.upto, delay_levels=levels) for path in paths]
+        # What is behind the checkpoint may be lost yet, and others be put in its place.
+        upto, levels = options.upto or "checkpoint", options.delay_levels
+        return [cut_store(path, upto=upto, delay_levels=levels) for path in paths]
 
     @plainly
     def initialOffset(self) -> Offsets:  # noqa: N802

@@ -174,10 +174,9 @@ def check_upto(upto: Any) -> None:
 def look_at(path: str, *, upto: str | None = None, delay_levels: str = DELAY_LEVELS) -> StoreView:
     """Look at a store now; its segments stay mapped for as long as the view lives.
 
-
     `upto`: "checkpoint", "end"; None: a closed store to its end, one that is open, or that was
-    killed, to its last checkpoint. A broker's checkpoint does not say how much of the commit log
-    was flushed; it is read to its end.
+    killed, to its last checkpoint; a new one, of which none tells anything yet, to its end. A
+    broker's checkpoint does not say how much of the commit log was flushed; it is read to its end.
     """
     check_upto(upto)
     return view_of(_reader(path, delay_levels), upto=upto, delay_levels=delay_levels)
@@ -207,7 +206,7 @@ def view_of(
     if checkpoint is not None and ours:
         log_flushed = min(checkpoint.commitlog_flushed, reader.commitlog.files_end)
         units_flushed = min(checkpoint.timerlog_flushed, reader.timerlog.files_end)
-        if upto == "checkpoint" or (upto is None and reader.is_open):
+        if upto == "checkpoint" or (upto is None and reader.is_open and log_flushed > 0):
             log_stop, units_stop = log_flushed, units_flushed
         log_stop, units_stop = max(log_stop, log_flushed), max(units_stop, units_flushed)
     cut = Cut(
