@@ -74,8 +74,9 @@ def test_wrong_usage(stores: Path, tmp_path: Path) -> None:
     assert "Pass either" in run(out, exits=2).stderr
     assert "Pass either" in run(out, stores, "--list", rows, exits=2).stderr
     assert "has no rows" in run(out, "--list", rows, exits=2).stderr
-    rows.write_text("name,path\nx,y\nx,z\n")
-    assert "Two stores are named" in run(out, "--list", rows, exits=2).stderr
+    rows.write_text("name,path\nx,y\nother,z\nx,z\n")
+    told = " ".join(run(out, "--list", rows, exits=2).stderr.split())
+    assert "Lines 2 and 4" in told and "stores.csv" in told and "name two stores 'x'" in told
     assert "Pass a CSV file" in run(out, "--list", tmp_path / "gone", exits=2).stderr
     assert "Pass one." in run(out, stores, "--measure", "--fire-rate", "1", exits=2).stderr
     assert "above 0" in run(out, stores, "--fire-rate", "0", exits=2).stderr

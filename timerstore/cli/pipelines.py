@@ -238,15 +238,24 @@ app.add_typer(pipeline, name="pipeline", rich_help_panel=CHECK)
 
 
 def read_list(path: Path) -> list[tuple[str, str]]:
-    """Read the names and paths of stores."""
+    """Read the names and paths of stores. Raises InvalidArgumentError."""
     try:
         with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+            reader = csv.DictReader(file)
+            rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as e:
         raise InvalidArgumentError(f"{path} cannot be read: {e}. Pass a CSV file.") from e
-    if not rows or not {"name", "path"} <= rows[0].keys():
+    if not rows or not {"name", "path"} <= rows[0][1].keys():
         raise InvalidArgumentError(f"{path} has no rows with the columns name and path. Add them.")
-    return [(row["name"], row["path"]) for row in rows]
+    lines = dict[str, int]()
+    for line, row in rows:
+        first = lines.setdefault(row["name"], line)
+        if first != line:
+            raise InvalidArgumentError(
+                f"Lines {first} and {line} of {path} name two stores {row['name']!r}. Give each "
+                "store its own name."
+            )
+    return [(row["name"], row["path"]) for _, row in rows]
 
 
 def measured(out: Output) -> float:
