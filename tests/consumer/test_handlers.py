@@ -224,7 +224,7 @@ class _AsksTheError(logging.Formatter):
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("how", ["raises", "returns", "exits"])
+@pytest.mark.parametrize("how", ["raises", "returns", "exits", "before", "after"])
 def test_what_cannot_say_what_it_is_has_failed_like_others(
     shop: Shop, how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,12 +234,23 @@ def test_what_cannot_say_what_it_is_has_failed_like_others(
     def handle(_: Delivery) -> Any:
         if how == "returns":
             return _Mute()
-        raise _Mute if how == "raises" else SystemExit(_Mute())
+        if how == "exits":
+            raise SystemExit(_Mute())
+        raise _Mute if how == "raises" else ValueError("said")
 
-    consumer = Consumer(shop.store, "g", max_attempts=0)
+    def say_nothing(*_: Any) -> None:
+        raise _Mute
+
+    hooks = [type("Hook", (), dict.fromkeys(("before", "after"), lambda *_: None))()]
+    if how in ("before", "after"):
+        setattr(hooks[0], how, say_nothing)
+        monkeypatch.setattr(type(hooks[0]), "__repr__", say_nothing)
+    consumer = Consumer(shop.store, "g", max_attempts=0, hooks=hooks)
     consumer.subscribe("t", handle)
     shop.put(b"a", b"b")
     assert consumer.step() == 2
     consumer.close()
     assert [each.body for each in shop.store.dead_letters("g")] == [b"a", b"b"]
-    assert ("_Mute, which fails to say what it is" in caplog.text) == (how == "raises")
+    assert ("_Mute, which fails to say what it is" in caplog.text) == (
+        how in ("raises", "before", "after")
+    )

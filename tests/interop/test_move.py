@@ -32,6 +32,9 @@ def test_each_timer_comes_once_under_its_own_id(cluster: Any, topic: str, tmp_pa
             at_ms = start_ms - 11_000 + 110 * i
             store.put(b"%d" % i, topic=topic, at_ms=at_ms, key=f"k{i}")
         wrong = store.put(b"wrong", topic=topic, at_ms=start_ms + 600_000)
+        expired = store.put(b"stale", topic=topic, at_ms=start_ms - 11_000, expires_ms=start_ms)
+        kept_ms = start_ms + 600_000
+        kept = store.put(b"kept", topic=topic, at_ms=start_ms - 11_000, expires_ms=kept_ms)
         far = store.put(b"far", topic=topic, at_ms=start_ms + 2 * 86_400_000)
         normal = store.put(b"x", topic="of-normal", at_ms=start_ms + 600_000)
         wanted = {timer.id: timer for timer in store.pending()}
@@ -42,19 +45,22 @@ def test_each_timer_comes_once_under_its_own_id(cluster: Any, topic: str, tmp_pa
     address = f"rocketmq://{cluster.address}"
     told = finish(process("move", path, address, "--partly", "--json"))
     assert told[0] == 0, told
-    assert json.loads(told[1])["moved"] == 301, told
+    assert json.loads(told[1])["moved"] == 303, told
     with timerstore.open(path, config=SMALL) as store:
         assert [timer.id for timer in store.pending()] == [normal, far]
     assert cluster.cancel(wrong, topic=topic)
     again = json.loads(finish(process("move", path, cluster.address, "--partly", "--json"))[1])
     assert again["moved"] == 0
     got: Counter[str] = Counter()
-    for delivery in take(cluster, topic, 300):
+    time.sleep(max(0, start_ms - now_ms()) / 1_000)
+    for delivery in take(cluster, topic, 301):
         timer = wanted[delivery.id]
         assert (delivery.body, delivery.key) == (timer.body, timer.key)
         assert 0 <= delivery.due_ms - timer.due_ms < 1_000
+        assert delivery.expires_ms == timer.expires_ms
         got[delivery.id] += 1
-    assert got == dict.fromkeys(wanted.keys() - {wrong, normal, far}, 1)
+    assert got == dict.fromkeys(wanted.keys() - {wrong, normal, far, expired}, 1)
+    assert got[kept] == 1
     assert not cluster.pull(topic, group="readers", timeout=2)
 
 

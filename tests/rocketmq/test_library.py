@@ -6,8 +6,8 @@ import grpc
 import pytest
 
 from timerstore import ClusterError, InvalidArgumentError, StoreClosedError, TooLateError
+from timerstore.rocketmq.clustersource import Away
 from timerstore.rocketmq.library import is_no_heartbeat, refused, translated
-from timerstore.rocketmq.receiving import Away
 
 
 class Status:

@@ -19,7 +19,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from datetime import datetime, timedelta
 from functools import partial, wraps
-from itertools import islice
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack
 
@@ -28,9 +27,9 @@ import pyarrow as pa
 
 from timerstore.aio.loop_calls import TURN_S, LoopSide, new_pool
 from timerstore.calls.consuming import consuming
+from timerstore.calls.consuming.delivery import CONSUME_BYTES, Following, NextPut, part_of
 from timerstore.calls.consuming.delivery import Batch as PlainBatch
 from timerstore.calls.consuming.delivery import Delivery as PlainDelivery
-from timerstore.calls.consuming.delivery import Following, NextPut
 from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.run import Run
 from timerstore.calls.consuming.sendback import send_back
@@ -147,7 +146,11 @@ def _has_condition(puts: Any) -> bool:
 
 
 async def next_run(
-    side: LoopSide, group: Group, count_max: int, timeout: float | None
+    side: LoopSide,
+    group: Group,
+    count_max: int,
+    timeout: float | None,
+    bytes_max: int | None = None,
 ) -> Run | None:
     """Return what a group can hand out, waiting for it; None when the time is over.
 
@@ -162,13 +165,13 @@ async def next_run(
         await make_visible(side, group)
     elif timeout != 0 and (wait_s := group.pace.wait_s(count_max, time.monotonic())):
         await asyncio.sleep(wait_s if timeout is None else min(wait_s, timeout))
-    run = group.pull(count_max)
+    run = group.pull(count_max, bytes_max=bytes_max)
     if run is not None or (core.clock.manual and timeout is not None):
         return run
     while True:
         side.arrivals.arm()
         await make_visible(side, group)
-        run = group.pull(count_max)
+        run = group.pull(count_max, bytes_max=bytes_max)
         if run is not None:
             return run
         left_s = None if deadline is None else deadline - time.monotonic()
@@ -229,7 +232,8 @@ class Messages:
     async def _take(self) -> bool:
         """Wait for messages, and take some; tell whether there are any."""
         try:
-            run = await next_run(self._side, self._group, CONSUME_COUNT, self._timeout)
+            limits = CONSUME_COUNT, self._timeout, CONSUME_BYTES
+            run = await next_run(self._side, self._group, *limits)
         except StoreClosedError:
             return False
         if run is None:
@@ -416,10 +420,7 @@ class TimerStore(Stays):
         return self._listed(timers)
 
     async def _listed(self, timers: Iterator[Timer]) -> AsyncIterator[Timer]:
-        def next_part() -> list[Timer]:
-            return list(islice(timers, _LISTED_AT_ONCE))
-
-        while part := await self.side.apart(next_part):
+        while part := await self.side.apart(part_of, timers, _LISTED_AT_ONCE):
             for timer in part:
                 yield timer
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final, Literal, Protocol, Self, get_args
 
 from timerstore.calls.consuming.consuming import Start, check_start
-from timerstore.calls.consuming.delivery import DEAD, Delivery, Wait
+from timerstore.calls.consuming.delivery import DEAD, Delivery, Wait, said_by, shown_error
 from timerstore.calls.consuming.turns import Rate
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.bytes.limits import GROUP_BYTES_MAX
@@ -185,23 +185,23 @@ class Hook(Protocol):
 def call_before(hooks: Sequence[Hook], deliveries: list[Delivery]) -> None:
     """Call all hooks, in their order."""
     for hook in hooks:
-        try:
-            hook.before(list(deliveries))
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            log.exception("the hook %r failed before a handler was called", hook)
+        _call("before a handler was called", hook, hook.before, list(deliveries))
 
 
 def call_after(hooks: Sequence[Hook], deliveries: list[Delivery], outcome: Outcome) -> None:
     """Call all hooks, the last one first."""
     for hook in reversed(hooks):
-        try:
-            hook.after(list(deliveries), outcome)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            log.exception("the hook %r failed after a handler had ended", hook)
+        _call("after a handler had ended", hook, hook.after, list(deliveries), outcome)
+
+
+def _call(when: str, hook: Hook, act: Callable[..., None], *given: Any) -> None:
+    try:
+        act(*given)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:
+        said = said_by(hook, repr) or type(hook).__qualname__
+        log.error("the hook %s failed %s", said, when, exc_info=shown_error(e))
 
 
 ATTEMPTS_MAX: Final = 1 << 30

@@ -26,6 +26,7 @@ from timerstore.calls.consuming.delivery import (
     Wait,
     expired,
     said_by,
+    shown_error,
 )
 from timerstore.consumer.consumersettings import (
     TIMEOUT_LEVEL,
@@ -247,7 +248,7 @@ class Handling:
             "%s: message %s %s%s%s",
             *(rest.subscription.topic, text, "failed" if is_failure else "is put off"),
             *(follows, why),
-            exc_info=None if outcome.timed_out else _shown(outcome.error),
+            exc_info=None if outcome.timed_out else shown_error(outcome.error),
             extra=fields,
         )
 
@@ -430,14 +431,6 @@ def failed_by(error: BaseException) -> BaseException:
     if isinstance(error, SystemExit):
         return RuntimeError(f"the handler called sys.exit({said_by(error.code, repr)})")
     return error
-
-
-def _shown(error: BaseException | None) -> BaseException | None:
-    """Return what a log is to show: a program's formatter fails with what fails to say itself."""
-    if error is None or said_by(error, lambda e: f"said: {e}"):
-        return error
-    stands_for = RuntimeError(f"{type(error).__qualname__}, which fails to say what it is")
-    return stands_for.with_traceback(error.__traceback__)
 
 
 def failure_of(outcome: Outcome) -> Failure:

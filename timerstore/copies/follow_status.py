@@ -8,7 +8,6 @@ They are not made durable: who follows again writes them anew.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import zlib
@@ -18,7 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from timerstore.errors import StoreLockedError, TimerStoreError
+from timerstore.copies.report import CopyLock
+from timerstore.errors import TimerStoreError
 from timerstore.timelog.files.disk import FILE_MODE, FOLDER_MODE
 from timerstore.timelog.files.reader_end import list_names
 from timerstore.timelog.files.smallfile import At, by_path, is_there, read_head
@@ -132,29 +132,15 @@ def _file(path: Path, key: str, kind: str) -> Path:
     return path / FOLLOW_FOLDER / f"{zlib.crc32(os.fsencode(key)):08x}.{kind}"
 
 
-class FollowLock:
-    """The right to write into one destination, among processes of this machine."""
+class FollowLock(CopyLock):
+    """The right to write into one destination."""
 
     def __init__(self, path: Path, at: At, dest: Destination) -> None:
-        self._fd = _open_to_write(_file(path, dest.key, "lock"), at)
-        self._pid = os.getpid()
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as e:
-            self.release(locked=False)
-            raise StoreLockedError(
-                f"Another process already follows {path} into {dest}. Stop one of the two."
-            ) from e
+        fd = _open_to_write(_file(path, dest.key, "lock"), at)
+        who = f"Another process already follows {path} into {dest}"
+        super().__init__(fd, f"{who}. Stop one of the two.")
 
     @classmethod
     def beside(cls, path: Path, at: At, dest: Destination) -> FollowLock | None:
         """Take it for a backup, which makes no file; return None if nobody ever followed there."""
         return cls(path, at, dest) if is_there(_file(path, dest.key, "lock"), at) else None
-
-    def release(self, *, locked: bool = True) -> None:
-        """Let it go; twice does nothing. In a process that was forked it stays its parent's."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            if locked and os.getpid() == self._pid:
-                fcntl.flock(fd, fcntl.LOCK_UN)
-            os.close(fd)

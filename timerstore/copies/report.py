@@ -124,22 +124,17 @@ class BackupPoint(Report):
         return self.log_end - self.log_start
 
 
-class BackupLock:
-    """A lock on the folder of a backup or standby, among processes of this machine.
+class CopyLock:
+    """A lock of who writes a copy, among processes of this machine, while this object lives."""
 
-    Who writes has it alone, for as long as this object lives.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._pid = os.getpid()
+    def __init__(self, fd: int, refusal: str) -> None:
+        """Lock an open file or folder, which is closed with it. Raises StoreLockedError."""
+        self._fd, self._pid = fd, os.getpid()
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:
-            raise StoreLockedError(
-                f"Another backup, follower or standby is using {path}. Wait until it has ended, "
-                "or stop it."
-            ) from e
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            self.release()
+            raise StoreLockedError(refusal) from e
 
     def release(self) -> None:
         """Let it go; twice does nothing. In a process that was forked it stays its parent's."""
@@ -152,6 +147,15 @@ class BackupLock:
     def __del__(self) -> None:
         if hasattr(self, "_fd"):
             self.release()
+
+
+class BackupLock(CopyLock):
+    """The right to write into the folder of a backup or standby."""
+
+    def __init__(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        who = "Another backup, follower or standby"
+        super().__init__(fd, f"{who} is using {path}. Wait until it has ended, or stop it.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

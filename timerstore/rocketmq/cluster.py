@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -23,6 +22,7 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.jit.guards import Lock
+from timerstore.rocketmq.clustersource import ClusterSource
 from timerstore.rocketmq.library import (
     asked,
     broker_of,
@@ -39,7 +39,6 @@ from timerstore.rocketmq.receiving import (
     POLL_S,
     RECEIVED_MAX,
     ClusterRun,
-    ClusterSource,
     Reader,
     hidden_s,
 )
@@ -79,6 +78,7 @@ from timerstore.values.kinds import (
     check_timeout,
 )
 from timerstore.values.no_pickle import Closes
+from timerstore.values.times import now_ms
 
 log = logging.getLogger("timerstore")
 
@@ -179,9 +179,9 @@ class Cluster(Closes):
         >>> id = cluster.put(b"hello", delay=timedelta(minutes=5))  # doctest: +SKIP
         """
         self._check_open()
-        now_ms = time.time_ns() // 1_000_000
-        due_ms = resolve_due_ms(now_ms, given_delay(delay, delay_ms), at, at_ms, None)
-        sending = _sending(now_ms, due_ms, body, topic, key, tag, properties)
+        put_ms = now_ms()
+        due_ms = resolve_due_ms(put_ms, given_delay(delay, delay_ms), at, at_ms, None)
+        sending = _sending(put_ms, due_ms, body, topic, key, tag, properties)
         self.sender.send(sending)
         return sending.id
 
@@ -204,11 +204,11 @@ class Cluster(Closes):
         first ones: `error.unsure` has the ids of which the cluster did not say whether it has them.
         """
         self._check_open()
-        now_ms = time.time_ns() // 1_000_000
+        put_ms = now_ms()
         if delay is not None or at is not None:
             delay_ms, at_ms = given_times(delay, delay_ms, at, at_ms)  # type: ignore[assignment]
         texts = binary_array(bodies, "bodies", takes_text=False).to_pylist()
-        due_ms = check_due_array(len(texts), now_ms, at_ms, delay_ms, None).tolist()
+        due_ms = check_due_array(len(texts), put_ms, at_ms, delay_ms, None).tolist()
         names: list[str | None] = [None] * len(texts)
         if keys is not None:
             names = binary_array(keys, "keys", takes_text=True).cast(pa.string()).to_pylist()
@@ -217,7 +217,7 @@ class Cluster(Closes):
                     f"There are {len(names)} keys for {len(texts)} bodies. Pass one each."
                 )
         made = [
-            _sending(now_ms, *each, tag, None)
+            _sending(put_ms, *each, tag, None)
             for each in zip(due_ms, texts, [topic] * len(texts), names, strict=True)
         ]
         failed: list[TimerStoreError] = []
@@ -250,7 +250,7 @@ class Cluster(Closes):
         self._check_open()
         check_cluster_topic(topic)
         parts = known_id(id)
-        if parts.due_ms - time.time_ns() // 1_000_000 <= _LAST_MS:
+        if parts.due_ms - now_ms() <= _LAST_MS:
             return False
         failed: list[ClusterError] = []
         for broker in self._brokers(topic):
@@ -258,7 +258,7 @@ class Cluster(Closes):
                 try:
                     self._recall(id, topic, handle)
                 except ClusterError as e:
-                    is_over = parts.due_ms - time.time_ns() // 1_000_000 <= 0
+                    is_over = parts.due_ms - now_ms() <= 0
                     if _WRONG_TIME in str(e) and is_over:
                         return False
                     failed.append(e)
@@ -293,15 +293,22 @@ class Cluster(Closes):
     def _iterate(self, reader: Reader, timeout_s: float | None) -> Iterator[Delivery]:
         while True:
             try:
-                received = reader.receive(_CONSUME_COUNT, self._hide_s, timeout_s)
+                run = self._receive(reader, _CONSUME_COUNT, timeout_s)
             except StoreClosedError:
                 if self._closed:
                     return
                 raise
-            if not received:
+            if not len(run):
                 return
-            run = ClusterRun(reader, received)
-            yield from run.each(lambda: 0, lambda: self._closed)  # what expired does not come
+            yield from run.each(now_ms, lambda: self._closed)
+
+    def _receive(self, reader: Reader, count_max: int, timeout_s: float | None) -> ClusterRun:
+        """Return what came and has not expired; it is empty only if nothing came."""
+        while True:
+            came = ClusterRun(reader, reader.receive(count_max, self._hide_s, timeout_s))
+            run = came.unexpired(now_ms())
+            if len(run) or not len(came):
+                return run
 
     def pull(
         self,
@@ -319,8 +326,7 @@ class Cluster(Closes):
         max_count = check_int(max_count, "max_count", 1, 1 << 30)
         timeout_s = check_timeout(timeout)
         reader = self._reader(group, topic)
-        received = reader.receive(min(max_count, RECEIVED_MAX), self._hide_s, timeout_s)
-        return ClusterRun(reader, received)
+        return self._receive(reader, min(max_count, RECEIVED_MAX), timeout_s)
 
     def dead_letters(self, group: str, limit: int | None = LISTED_MAX) -> list[Delivery]:
         """Receive dead letters of a group: messages that failed too often.
@@ -440,7 +446,7 @@ def _checked_invisible(invisible: Duration) -> int:
 
 
 def _sending(
-    now_ms: int,
+    put_ms: int,
     due_ms: int,
     body: Any,
     topic: str,
@@ -454,7 +460,7 @@ def _sending(
     check_key_and_tag(key, tag)
     named = dict(properties or {})
     check_properties(named)
-    if due_ms <= now_ms:
+    if due_ms <= put_ms:
         return Sending(new_id(due_ms), topic, body, None, key, tag, named)
     due_ms = whole_seconds_ms(due_ms)
     return Sending(new_id(due_ms), topic, body, due_ms // 1_000, key, tag, named)

@@ -85,7 +85,7 @@ class Judge:
                 return why
         if len(timer.body) > BODY_BYTES_MAX:
             return "its body is larger than 4 MiB"
-        described = sum(len((n + v).encode()) for n, v in timer.properties.items())
+        described = sum(len((n + v).encode()) for n, v in _properties(timer).items())
         if described >= PROPERTIES_BYTES_MAX:
             return "its properties take 16,384 bytes or more"
         if whole_seconds_ms(timer.due_ms) > self._end_ms:
@@ -198,5 +198,12 @@ def move_pending(
 def _sending(timer: Timer) -> Sending:
     """Return what is sent, with its time also if that has passed: its topic may be for timers."""
     due_s = whole_seconds_ms(timer.due_ms) // 1_000
-    given = (timer.key, timer.tag, timer.properties)
+    given = (timer.key, timer.tag, _properties(timer))
     return Sending(timer.id, timer.topic, timer.body, due_s, *given)
+
+
+def _properties(timer: Timer) -> dict[str, str]:
+    """Return what is sent beside a body: after when it is not to be handed out, too."""
+    if timer.expires_ms is None:
+        return timer.properties
+    return {**timer.properties, fmt.PROPERTY_EXPIRES.decode(): str(timer.expires_ms)}

@@ -1,4 +1,4 @@
-"""Receiving: the messages of one topic for one group, as a program sees them, for a consumer.
+"""Receiving: the messages of one topic for one group, as a program sees them.
 
 A broker hides what it hands out from the others of a group, for 10 s at least; then it hands it out
 again. It waits for messages for 5 s at least, and a call cannot be broken off: so a call is begun
@@ -20,11 +20,15 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from timerstore.calls.consuming.delivery import DEAD, Delivery, Failure, HandedOut, NextPut, Wait
-from timerstore.calls.consuming.grouptally import GroupTally
-from timerstore.consumer.consumersettings import ConsumerSettings
-from timerstore.consumer.remotesource import RemoteSource
-from timerstore.consumer.subscription import ALL_TAGS, Subscription, Task, parse_tags
+from timerstore.calls.consuming.delivery import (
+    DEAD,
+    DROPPED,
+    Delivery,
+    Failure,
+    HandedOut,
+    NextPut,
+    Wait,
+)
 from timerstore.errors import (
     ClusterError,
     InvalidArgumentError,
@@ -44,11 +48,11 @@ from timerstore.rocketmq.library import (
     tell_again,
     translated,
 )
-from timerstore.timelog.bytes.decode import Message
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import NEVER, Message, expires_ms, told_expires_ms
 from timerstore.values.config import Config
 from timerstore.values.ids import Int64s, parse_id
 from timerstore.values.kinds import whole_ms
-from timerstore.watching.groups import GroupStats
 
 log = logging.getLogger("timerstore")
 
@@ -331,7 +335,10 @@ class ClusterRun(HandedOut):
     noted, and not acknowledged any more.
     """
 
-    __slots__ = ("_gone", "_reader", "_received", "bodies", "due_ms", "fired_ms", "ids", "topic")
+    __slots__ = (
+        *("_gone", "_reader", "_received"),
+        *("bodies", "due_ms", "expires_ms", "fired_ms", "ids", "topic"),
+    )
     kind = ClusterDelivery
     bodies: Any
     ids: Any
@@ -346,6 +353,16 @@ class ClusterRun(HandedOut):
         self.due_ms: Int64s = np.array([_due_ms(each) for each in received], np.int64)
         handed_ms = [each.transport_delivery_timestamp or 0 for each in received]
         self.fired_ms: Int64s = np.array(handed_ms, np.int64)
+        messages = map(self.message, range(len(received)))
+        self.expires_ms = min(map(expires_ms, messages), default=NEVER)
+
+    def unexpired(self, now_ms: int) -> ClusterRun:
+        """Return what may be handed out; what has expired is dropped."""
+        if self.expires_ms >= now_ms:
+            return self
+        pairs = enumerate(self._received)
+        kept = [each for i, each in pairs if not self.gave_back_expired(i, now_ms)]
+        return ClusterRun(self._reader, kept)
 
     @property
     def reads_as(self) -> str:
@@ -375,7 +392,8 @@ class ClusterRun(HandedOut):
         if each.tag:
             properties["TAGS"] = each.tag
         born_ms, attempt = int(each.born_timestamp or 0), max(0, (each.delivery_attempt or 1) - 1)
-        return Message(0, 0, self.topic, each.body, properties, 0, born_ms, 0, 0, attempt)
+        flag = 0 if told_expires_ms(properties) is None else fmt.FLAG_EXPIRES  # clients send none
+        return Message(0, 0, self.topic, each.body, properties, 0, born_ms, 0, 0, attempt, flag)
 
     def ack(self) -> None:
         """Acknowledge all; the broker knows on return."""
@@ -414,6 +432,10 @@ class ClusterRun(HandedOut):
                 if isinstance(e, ClusterError):
                     return  # else each of them would wait for an answer
 
+    def give_back_expired(self, i: int) -> None:
+        """Acknowledge it: a broker would hand it out again."""
+        self.settle_some([i], handled=False)
+
     def nack(self, i: int, delay: timedelta | None) -> None:
         """Have one come again; the broker knows on return."""
         length_s = 0 if delay is None else max(0, hidden_s(delay))
@@ -430,7 +452,7 @@ class ClusterRun(HandedOut):
             if wait == DEAD:
                 self._reader.bury(self._received[i])
                 self._gone.add(i)
-            else:
+            elif wait != DROPPED:
                 self._hide(i, min(_wait_s(wait), HIDDEN_S_MAX))
         except TooLateError:
             self._gone.add(i)
@@ -456,145 +478,3 @@ def _due_ms(message: Any) -> int:
         return int(message.delivery_timestamp)
     parts = parse_id(message.message_id)
     return int(message.born_timestamp or 0) if parts is None else parts.due_ms
-
-
-# --- a consumer's messages
-#
-# They are hidden from others for as
-# long as a handler may take and a minute more, so that a message which fails comes again by the
-# consumer's rules; if the process is killed, they come again after that time.
-
-
-_WAIT_S: Final = 0.2
-"""A pull waits so long for any of its topics; `close` waits for it."""
-_AGAIN_S: Final = 1.0
-_AGAIN_S_MAX: Final = 30.0
-"""If the cluster does not answer, it is asked again after the first, then after twice as long each
-time, up to the second."""
-_MORE: Final = timedelta(minutes=1)
-"""Messages are hidden so much longer than a handler may take: they may wait for a thread first."""
-NewReader = Callable[[str, str, str], Reader]
-"""Returns a reader of a group, a topic, and tags."""
-
-
-class Away:
-    """When something is asked again that does not answer."""
-
-    def __init__(self, now_s: float, why: object) -> None:
-        """Say so, once. `why`: an error, which begins with what was asked."""
-        self._what = str(why).partition(":")[0]
-        self._since_s, self._wait_s = now_s, _AGAIN_S
-        self.until_s = now_s + _AGAIN_S
-        text = "%s. Nothing comes until then; it is asked again, at least each %.0f s."
-        log.warning(text, str(why).rstrip("."), _AGAIN_S_MAX)
-
-    def again(self, now_s: float, why: object) -> None:
-        """Wait twice as long."""
-        log.debug("%s", why)
-        self._wait_s = min(2 * self._wait_s, _AGAIN_S_MAX)
-        self.until_s = now_s + self._wait_s
-
-    def back(self, now_s: float) -> None:
-        """Say that it answers."""
-        log.warning("%s: it answers after %.0f s", self._what, now_s - self._since_s)
-
-
-class ClusterSource(RemoteSource):
-    """Reads topics of a cluster for one group."""
-
-    def __init__(
-        self,
-        new_reader: NewReader,
-        settings: ConsumerSettings,
-        check_open: Callable[[], None],
-        is_closed: Callable[[], bool],
-    ) -> None:
-        if settings.broadcast or settings.ordered or settings.turns:
-            raise InvalidArgumentError("A cluster's consumer has no broadcast, ordered or rate.")
-        if settings.start != "earliest":
-            raise InvalidArgumentError(
-                f"start is {settings.start!r}. The broker says where a group begins: leave it out."
-            )
-        super().__init__(settings, check_open, is_closed)
-        self._new_reader = new_reader
-        self._hide_s = min(hidden_s(settings.timeout + _MORE), HIDDEN_S_MAX)
-        self._tags: dict[str, str] = {}
-        self._readers: dict[str, Reader] = {}
-        self._away: dict[tuple[str, str], Away] = {}  # by topic and broker, "" if it has no route
-
-    def subscription(self, topic: str, handler: Any, tags: str) -> Subscription:
-        """Return what a handler's messages come through; the broker chooses by tags."""
-        names = parse_tags(tags)
-        self._tags[topic] = ALL_TAGS if names is None else "||".join(sorted(names))
-        return super().subscription(topic, handler, ALL_TAGS)
-
-    def begin(self, subscriptions: Sequence[Subscription]) -> None:
-        """Begin to read; the broker makes the group if it may."""
-        for each in subscriptions:
-            tags = self._tags[each.topic]
-            self._readers[each.topic] = self._new_reader(self.settings.group, each.topic, tags)
-
-    def pull(self, count_max: int) -> tuple[list[Task], bool]:
-        """Pull from the first topic that has something, beginning with another each time."""
-        self.store.check_writable()
-        open_ones = [
-            each
-            for each in self.topics_in_turn()
-            if self._is_asked(each, "") and self.fits(each, count_max)
-        ]
-        self.limited = len(open_ones) < len(self.topics)
-        if not open_ones:
-            return [], True
-        calls = [call for topic in open_ones for call in self._calls(topic, count_max)]
-        wait(calls, 0 if self.limited else _WAIT_S, FIRST_COMPLETED)
-        for topic in open_ones:
-            came = self._readers[topic].take(count_max)
-            for broker in came.answered:
-                self._answers(topic, broker)
-            for broker, error in came.errors.items():
-                self._fails(topic, broker, error)
-            if came.messages:
-                run = ClusterRun(self._readers[topic], came.messages)
-                return self.tasks_of(topic, run), False
-        self.limited |= not calls  # then nothing else makes it wait
-        return [], self.limited
-
-    def _calls(self, topic: str, count_max: int) -> list[Future[Any]]:
-        try:
-            reader = self._readers[topic]
-            calls = reader.begin(count_max, self._hide_s, lambda each: self._is_asked(topic, each))
-        except ClusterError as e:
-            self._fails(topic, "", e)
-            return []
-        self._answers(topic, "")
-        return calls
-
-    def _answers(self, topic: str, broker: str) -> None:
-        if (topic, broker) in self._away:
-            self._away.pop((topic, broker)).back(time.monotonic())
-
-    def _fails(self, topic: str, broker: str, error: TimerStoreError) -> None:
-        if not isinstance(error, ClusterError):
-            raise error
-        self.store.check_writable()
-        now_s, away = time.monotonic(), self._away.get((topic, broker))
-        if away is None:
-            self._away[topic, broker] = Away(now_s, error)
-        else:
-            away.again(now_s, error)
-
-    def _is_asked(self, topic: str, broker: str) -> bool:
-        away = self._away.get((topic, broker))
-        return away is None or time.monotonic() >= away.until_s
-
-    def close(self) -> None:
-        """Read no more, once the calls that are under way have ended: about 5 s."""
-        for each in self._readers.values():
-            each.close()
-
-    def look(self, topics: Sequence[str]) -> list[tuple[GroupStats, GroupTally]]:
-        """Refuse it: the client does not tell how far a group has come."""
-        raise InvalidArgumentError(
-            "A cluster's client does not tell how far a group has come. Ask "
-            "mqadmin consumerProgress."
-        )

@@ -410,18 +410,14 @@ class Answers:
         if batch is None:
             return None, ()
         try:
-            ends = np.frombuffer(batch.bodies.buffers()[1], np.int32)[1 : len(batch) + 1]
-            count = max(1, int(np.searchsorted(ends, REPLY_BYTES, "right")))
             table = batch.to_arrow().append_column("offset", arrow_int64(batch.offsets))
             if tags:
                 table = table.append_column("tags_code", arrow_int64(batch.tags_codes))
-            parts = write_table(table.slice(0, count))
+            parts = write_table(table)
         except BaseException:
             batch.give_back(range(len(batch)))
             raise
-        if count < len(batch):
-            batch.give_back(range(count, len(batch)))
-        asked.pulled = asked.session.hold(batch, count)
+        asked.pulled = asked.session.hold(batch)
         said = {"batch": asked.pulled, "topic": batch.topic, "retry": batch.is_retry}
         return said | {"expires_ms": batch.expires_ms}, parts
 
@@ -431,9 +427,9 @@ class Answers:
         consuming = self._store.consuming
         for topic in topics:
             if rate is None:
-                batch = consuming.pull(topic, group, max_count, 0)
+                batch = consuming.pull(topic, group, max_count, 0, REPLY_BYTES)
             else:
-                batch = consuming.pull_in_turn(rate, topic, group, max_count)
+                batch = consuming.pull_in_turn(rate, topic, group, max_count, REPLY_BYTES)
             if len(batch):
                 return batch
         return None
@@ -444,7 +440,8 @@ class Answers:
         """Pull once one of the topics has something, until a time."""
         if len(topics) == 1 and rate is None:
             wait_s = max(0.0, until_s - time.monotonic())
-            return self._store.consuming.pull(topics[0], group, max_count, wait_s) or None
+            pulled = self._store.consuming.pull(topics[0], group, max_count, wait_s, REPLY_BYTES)
+            return pulled or None
         waiting = self._store.consuming.waiting(topics, group)
         with waiting, self._core.waiters.waiter() as waiter:
             while True:

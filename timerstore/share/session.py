@@ -93,11 +93,11 @@ class Session:
 
     # --- batches
 
-    def hold(self, batch: Run, count: int) -> str:
-        """Remember the first messages of a batch that is handed to the client; return its name."""
+    def hold(self, batch: Run) -> str:
+        """Remember a batch that is handed to the client; return its name."""
         name = f"{self._life}.{next(self._numbers)}"
         with self._lock.guard():
-            self._held[name] = _Held(batch, set(range(count)))
+            self._held[name] = _Held(batch, set(range(len(batch))))
         return name
 
     def batch(self, name: object) -> Run | None:

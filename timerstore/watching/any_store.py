@@ -474,7 +474,8 @@ class AnyStore(Protocol):
     ) -> Batch:
         """Return up to `max_count` due messages by columns.
 
-        It waits for the first one. After `timeout` seconds it returns an empty batch.
+        It waits for the first one. After `timeout` seconds, or one if what it meets has expired, it
+        returns an empty batch.
         """
         return self._calls.pull(topic, group, max_count, timeout)
 

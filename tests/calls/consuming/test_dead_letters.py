@@ -11,7 +11,7 @@ import timerstore
 from tests.small_store import SMALL
 from tests.watched import StoppedHereError, Watched
 from timerstore import Consumer, InvalidArgumentError, ManualClock, Retry, TimerStore
-from timerstore.calls.consuming import dead_letters
+from timerstore.calls.consuming import dead_letters, delivery
 from timerstore.core.offsets import AHEAD
 from timerstore.testing.disk import QuietDisk
 
@@ -119,8 +119,12 @@ def test_single_ones_are_put_back_for_good(ward: Ward, crash: bool) -> None:
     assert AHEAD not in json.loads(content.read_text())
 
 
-def test_more_than_at_once(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters, "_AT_ONCE", 3)
+@pytest.mark.parametrize("limit", ["count", "bytes"])
+def test_more_than_at_once(ward: Ward, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if limit == "count":
+        monkeypatch.setattr(dead_letters, "_AT_ONCE", 3)
+    else:
+        monkeypatch.setattr(delivery, "CONSUME_BYTES", 3)
     ids = ward.lose(*(b"%d" % i for i in range(10)))
     assert ward.store.retry_dead_letters("g", 7, ids=ids[1:]) == 7
     assert ward.letters() == [b"0", b"8", b"9"]

@@ -14,7 +14,10 @@ from tests.calls.consuming.test_expires import SECOND, START_MS, group_of, now_m
 from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import Consumer, InvalidArgumentError, ManualClock, StoreFullError, TimerStore
-from timerstore.calls.consuming import sendback
+from timerstore.calls.consuming import consuming, groupreader, sendback
+from timerstore.calls.consuming.sendback import wait_durable
+from timerstore.calls.consuming.turns import Rate
+from timerstore.calls.putting.putting import Putting
 
 
 def fill(put: Callable[..., Any], last_ms: int) -> None:
@@ -53,6 +56,75 @@ def test_what_cannot_be_a_dead_letter_now_is_one_later(
         clock.advance(20)
         assert sorted(each.body for each in store.dead_letters("g")) == [b"0", b"1", b"2"]
     assert len(tries) == 6 and (group_of(store).expired_count, group_of(store).lag_count) == (3, 0)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("rate", [None, Rate("1000/s", 10**6, 1_000, "")])
+def test_many_letters_share_an_fsync(
+    real: TimerStore, rate: Rate | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few are pulled at once; what is acknowledged behind them is so, too."""
+    fill_with_expired(real, 300)
+    waits, group = list[int](), real.consuming.group("t", "g")
+
+    def noted(putting: Putting) -> None:
+        waits.append(len(group._buried))
+        wait_durable(putting)
+
+    monkeypatch.setattr(groupreader, "wait_durable", noted)
+    if rate is None:
+        (came,) = real.pull("t", group="g", max_count=1, timeout=10)
+    else:
+        while (run := group.pull_long(1, None, rate)) is None:
+            pass
+        (came,) = run
+    assert came.body == b"comes"
+    assert len(real.dead_letters("g")) == 300 and group_of(real).expired_count == 300
+    assert len(waits) <= 2 + (0 if rate is None else 3)
+    came.ack()
+    assert group_of(real).lag_count == 0
+
+
+def test_a_pull_that_meets_only_what_expired_keeps_its_time(
+    real: TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consuming, "_EXPIRED_S", 0)
+    fill_with_expired(real, 5)
+    pulled = [real.pull("t", group="g", max_count=1, timeout=0).bodies for _ in range(6)]
+    assert [len(each) for each in pulled] == [0, 0, 0, 0, 0, 1]
+    assert len(real.dead_letters("g")) == 5
+
+
+@pytest.mark.parametrize("error", [OSError(5, "no disk"), KeyboardInterrupt()])
+def test_letters_that_are_not_durable_settle_nothing(
+    store: TimerStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Nor are there two of a message once it goes on."""
+    fill_with_expired(store, 5, clock)
+
+    def fail(_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(groupreader, "wait_durable", fail)
+        with pytest.raises(type(error)):
+            store.pull("t", group="g", max_count=5, timeout=0)
+    assert group_of(store).lag_count == 6 and not group_of(store).expired_count
+    (came,) = store.pull("t", group="g", timeout=0)
+    assert came.body == b"comes"
+    assert len(store.dead_letters("g")) == 5 and group_of(store).expired_count == 5
+
+
+def fill_with_expired(store: TimerStore, count: int, clock: ManualClock | None = None) -> None:
+    """Put timers that expire, and one that does not behind them; let them all fire."""
+    store.consuming.group("t", "g").buries_expired = True
+    at_ms = (now_ms() if clock is None else clock.now_ms) + 50
+    store.put_many([b"gone"] * count, topic="t", at_ms=at_ms, expires_ms=at_ms)
+    store.put(b"comes", topic="t", at_ms=at_ms + 5)
+    if clock is None:
+        wait_until(lambda: not store.count())
+    else:
+        clock.advance(SECOND)
 
 
 def test_what_expires_while_an_iterator_has_it(store: TimerStore, clock: ManualClock) -> None:

@@ -1,10 +1,13 @@
 """Consuming from queues with damaged entries: each waits until the next opening makes it anew."""
 
+import asyncio
 import itertools
 import logging
+import time
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timerstore
-from tests.small_store import SMALL
+import timerstore.aio
+from tests.small_store import SMALL, small
 from timerstore import Delivery, ManualClock, TimerStore
+from timerstore.calls.consuming.run import Run
+from timerstore.calls.consuming.sendback import send_to_dead
 from timerstore.services.engine.rebuild import QUEUES
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import Message
 
 pytestmark = pytest.mark.slow
 
@@ -276,6 +283,53 @@ def test_batches_hold_all_in_order(
             batch.ack()
         assert got == list(zip(bodies, ids, strict=True))
         assert store.consuming.group("a", "default").committed() == {("a", 0): 300}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("way", ["consume", "aio", "served", "dropped"])
+def test_what_is_taken_at_once_has_a_limit_in_bytes(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else 512 of the largest messages would take 1 GiB."""
+    most, taken = 70_000, list[int]()
+    for module in ("aio.loopstore", "calls.consuming.consuming", "calls.consuming.dead_letters"):
+        monkeypatch.setattr(f"timerstore.{module}.CONSUME_BYTES", most)
+    monkeypatch.setattr("timerstore.share.answers.REPLY_BYTES", most)
+
+    def noted(*given: Any) -> Run:
+        run = Run(*given)
+        taken.append(run.body_bytes(range(len(run))))
+        return run
+
+    monkeypatch.setattr("timerstore.calls.consuming.group.Run", noted)
+    topic = "%DLQ%g" if way == "dropped" else "t"
+    sizes = [100_000] + [20_000] * 20
+    with timerstore.open(tmp_path / "s", config=small(log_bytes=1 << 20)) as store:
+        if way == "dropped":
+            for i, size in enumerate(sizes):
+                message = Message(0, 0, "t", bytes(size), {}, 0, 0, 0, i, 0)
+                send_to_dead(store.consuming.putting, "g", message)
+        else:
+            store.put_many([bytes(size) for size in sizes], topic=topic)
+        while store.count():
+            time.sleep(0.001)
+        if way == "consume":
+            got = [len(d.body) for d in store.consume("t", timeout=0)]
+        elif way == "aio":
+            got = asyncio.run(taken_by_a_loop(store))
+        elif way == "dropped":
+            assert store.drop_dead_letters("g") == len(sizes)
+            got = sizes
+        else:
+            with timerstore.serve(store), timerstore.connect(store.path) as client:
+                got = [len(d.body) for d in client.consume("t", timeout=0)]
+    assert got == sizes
+    assert sorted(taken)[-1] == 100_000 and sorted(taken)[-2] <= most
+
+
+async def taken_by_a_loop(store: TimerStore) -> list[int]:
+    async with timerstore.aio.attach(store) as attached:
+        return [len(d.body) async for d in attached.consume("t", timeout=0)]
 
 
 def test_what_is_held_does_not_change(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from math import inf
 from sys import modules
 from typing import Final, Literal
 from weakref import WeakSet
 
 from timerstore.calls.consuming.cursors import GroupRetries, HandedState
-from timerstore.calls.consuming.delivery import CONSUME_COUNT, Delivery, dead_topic
+from timerstore.calls.consuming.delivery import CONSUME_BYTES, CONSUME_COUNT, Delivery, dead_topic
 from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.groupreader import Keys, LentBlocks, PutAcks
 from timerstore.calls.consuming.grouptally import (
@@ -179,6 +180,8 @@ def _pass_all(consuming: Consuming, topic: str, group: str) -> None:
 
 PULL_COUNT_MAX: Final = 1 << 16
 """Messages in one batch."""
+_EXPIRED_S: Final = 1.0
+"""A pull that meets only what has expired ends after so long, unless its `timeout` is longer."""
 _POLL_S: Final = 0.05
 """A waiting consumer looks up at least this often."""
 
@@ -274,8 +277,15 @@ class Consuming:
         self.core.check_open()
         return self._iterate(self.group(topic, group), check_timeout(timeout))
 
-    def pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> Run:
-        """Return a batch; see `TimerStore.pull`."""
+    def pull(
+        self,
+        topic: str,
+        group: str,
+        max_count: int,
+        timeout: float | None,
+        bytes_max: int | None = None,
+    ) -> Run:
+        """Return a batch; see `TimerStore.pull`, and for `bytes_max` `Group.pull`."""
         if self.core.closed:
             self.core.check_open()
         if type(max_count) is not int or not 1 <= max_count <= PULL_COUNT_MAX:
@@ -286,16 +296,18 @@ class Consuming:
         reader = self._groups.get((topic, group)) if is_text else None
         if reader is None:
             reader = self.group(topic, group)
-        run = self._wait_for_run(reader, max_count, timeout)
+        run = self._wait_for_run(reader, max_count, timeout, bytes_max)
         return reader.empty() if run is None else run
 
-    def pull_in_turn(self, rate: Rate, topic: str, group: str, max_count: int) -> Run:
+    def pull_in_turn(
+        self, rate: Rate, topic: str, group: str, max_count: int, bytes_max: int | None = None
+    ) -> Run:
         """Return a batch of what has its turn now, for another process's consumer."""
         count = check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
         reader = self.group(topic, group)
-        run = reader.pull_long(count, None, rate)
+        run = reader.pull_long(count, None, rate, bytes_max)
         if run is None and reader.may_hide(rate) and reader.make_visible():
-            run = reader.pull_long(count, None, rate)
+            run = reader.pull_long(count, None, rate, bytes_max)
         return reader.empty() if run is None else run
 
     def _iterate(self, group: Group, timeout: float | None) -> Iterator[Delivery]:
@@ -303,7 +315,7 @@ class Consuming:
         core = self.core
         while True:
             try:
-                run = self._wait_for_run(group, CONSUME_COUNT, timeout)
+                run = self._wait_for_run(group, CONSUME_COUNT, timeout, CONSUME_BYTES)
             except StoreClosedError:
                 return
             if run is None:
@@ -314,7 +326,9 @@ class Consuming:
                         core.check_process()
                     yield delivery
 
-    def _wait_for_run(self, group: Group, count_max: int, timeout: float | None) -> Run | None:
+    def _wait_for_run(
+        self, group: Group, count_max: int, timeout: float | None, bytes_max: int | None
+    ) -> Run | None:
         """Return what a group can hand out, waiting for it; None when the time is over."""
         core, deadline, clock = self.core, None, group.hand_clock
         if clock is not None:
@@ -323,7 +337,9 @@ class Consuming:
         elif timeout != 0 and group.pace.known[PER_S] >= FAST_PER_S:
             if wait_s := group.pace.wait_s(count_max, time.monotonic()):
                 time.sleep(wait_s if timeout is None else min(wait_s, timeout))
-        waiter, synced, waiters = None, False, core.waiters
+        waiter, synced, waiters, until_s = None, False, core.waiters, inf
+        if timeout is not None and clock is None:
+            until_s = time.monotonic() + max(timeout, _EXPIRED_S)
         if timeout is None or (timeout != 0 and clock is None):
             try:
                 waiter = waiters.free.pop()
@@ -343,7 +359,7 @@ class Consuming:
                     synced = True
                     continue
                 else:
-                    run = group.pull_long(count_max)
+                    run = group.pull_long(count_max, bytes_max=bytes_max, until_s=until_s)
                     if run is not None:
                         return run
                     synced = not synced and core.is_group and group.make_visible()

@@ -12,10 +12,12 @@ from typing import Final
 from timerstore.calls.consuming.consuming import Consuming
 from timerstore.calls.consuming.cursors import QueueCursor
 from timerstore.calls.consuming.delivery import (
+    CONSUME_BYTES,
     LISTED_MAX,
     dead_topic,
     error_of,
     first_failed_ms,
+    part_of,
     trace_id,
 )
 from timerstore.calls.consuming.groupreader import read_queued
@@ -125,7 +127,7 @@ def _settle(
         return _settle_some(consuming, group, left, wanted, act)
     core, count = consuming.core, 0
     while left > 0:
-        letters = consuming.pull(dead_topic(group), group, min(left, _AT_ONCE), 0)
+        letters = consuming.pull(dead_topic(group), group, min(left, _AT_ONCE), 0, CONSUME_BYTES)
         if len(letters) == 0:
             break
         done = 0
@@ -153,11 +155,11 @@ def _settle_some(
     reader, count = consuming.group(dead_topic(group), group), 0
     reader.has_hidden()  # it knows its queues now
     letters = (each for each in _waiting(consuming, group) if _id_of(each[2]) in ids)
-    chosen = list(islice(letters, limit))
-    for start in range(0, len(chosen), _AT_ONCE):
+    chosen = islice(letters, limit)
+    while part := part_of(chosen, _AT_ONCE, lambda each: each[2].body):
         done: list[tuple[QueueCursor, int]] = []
         try:
-            for row, index, message in chosen[start : start + _AT_ONCE]:
+            for row, index, message in part:
                 cursor = reader.cursors[row]
                 with reader.lock.guard():
                     is_taken = cursor.take(index)

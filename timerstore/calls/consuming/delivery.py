@@ -9,8 +9,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import repeat
-from typing import Any, ClassVar, Final, Unpack
+from itertools import islice, repeat
+from operator import attrgetter
+from typing import Any, ClassVar, Final, TypeVar, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +34,9 @@ from timerstore.values.puts import Timing
 
 
 CONSUME_COUNT: Final = 512
-"""Messages that an iterator takes from its group at once; it gives back what it did not yield."""
+CONSUME_BYTES: Final = 8 << 20
+"""Messages, and bytes of them, that an iterator takes from its group at once, at least one; it
+gives back what it did not yield."""
 LISTED_MAX: Final = 1_000
 """Dead letters that are listed if no limit is given."""
 WAIT_S: Final = 0.5
@@ -51,6 +54,26 @@ EXPIRED: Final = "expired"
 def dead_topic(group: str) -> str:
     """Return the topic of a group's dead letters."""
     return fmt.DEAD_PREFIX.decode() + group
+
+
+Item = TypeVar("Item")
+
+
+def part_of(
+    items: Iterator[Item], count_max: int, body_of: Callable[[Any], bytes] = attrgetter("body")
+) -> list[Item]:
+    """Return the next `count_max` of some items, or fewer: so many bytes of bodies, and one more.
+
+    >>> len(part_of(iter([b"x" * CONSUME_BYTES] * 3), 2, bytes))
+    1
+    """
+    part, bytes_left = list[Item](), CONSUME_BYTES
+    for item in islice(items, count_max):
+        part.append(item)
+        bytes_left -= len(body_of(item))
+        if bytes_left <= 0:
+            break
+    return part
 
 
 # --- why a message failed: properties that it carries from its first failure to its death
@@ -104,6 +127,14 @@ def said_by(value: object, say: Callable[[Any], str]) -> str:
         raise
     except BaseException:
         return ""
+
+
+def shown_error(error: BaseException | None) -> BaseException | None:
+    """Return what a log is to show: a program's formatter fails with what fails to say itself."""
+    if error is None or said_by(error, lambda e: f"said: {e}"):
+        return error
+    stands_for = RuntimeError(f"{type(error).__qualname__}, which fails to say what it is")
+    return stands_for.with_traceback(error.__traceback__)
 
 
 def failed_properties(
@@ -458,18 +489,19 @@ class HandedOut(Batch):
         return map(self.kind, repeat(self), range(len(bodies)), bodies, due, fired)
 
     def gave_back_expired(self, i: int, now_ms: int) -> bool:
-        """Give a message back if it has expired since it was pulled, and tell; False: it comes.
-
-        The next pull of its group settles it, by the group's rule.
-        """
+        """Give a message back if it has expired since it was pulled, and tell; False: it comes."""
         if self.expires_ms >= now_ms:
             return False
         is_late = False
         with suppress(TimerStoreError, OSError):  # what cannot be read says nothing
             is_late = expires_ms(self.message(i)) < now_ms
             if is_late:
-                self.give_back([i])
+                self.give_back_expired(i)
         return is_late
+
+    def give_back_expired(self, i: int) -> None:
+        """Leave it to the next pull of its group, which settles it by the group's rule."""
+        self.give_back([i])
 
     def each(
         self, now_ms: Callable[[], int], is_over: Callable[[], bool]

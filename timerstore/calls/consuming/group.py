@@ -60,11 +60,9 @@ from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.jit.lent import lend
 from timerstore.jit.record import Bytes
 from timerstore.services.damage.pass_by import is_damaged, leave_entries
-from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.disk import MappedFile
 from timerstore.timelog.files.epochs import Pinned, forget_in_child
-from timerstore.values.ids import Int64s
 
 _D = TypeVar("_D")
 _DENSE_FACTOR: Final = 16
@@ -94,7 +92,7 @@ class Group(Reader):
         self.cursors: dict[int, QueueCursor] = {}
         self._order: list[QueueCursor] = []  # the same, in the order in which they take turns
         self._queues: dict[int, tuple[Bytes, int]] = {}  # by row: topic and queue id
-        self.unreadable_count = self._turn = 0
+        self._turn = 0
         self._pullers: deque[Puller] = deque()  # which nobody uses, in the order of their turns
         self._ready_pullers: list[Puller] = []  # that may take the ready way, by number
         self.waiting: set[Waiter] = set()
@@ -113,32 +111,49 @@ class Group(Reader):
 
     # --- handing out
 
-    def pull(self, count_max: int, room: Room | None = None) -> Run | None:
+    def pull(
+        self, count_max: int, room: Room | None = None, bytes_max: int | None = None
+    ) -> Run | None:
         """Hand out what is there, up to `count_max`; None if nothing is.
 
-        `room` tells, under the lock, how many a queue may give that has any.
+        `room` tells, under the lock, how many a queue may give that has any. `bytes_max`: of the
+        messages, unless one alone has more; if it is None a batch's limit.
         """
         if room is None:
             run = self.pull_ready(count_max)
             if not isinstance(run, bool):
                 return run
-        return self.pull_long(count_max, room)
+        return self.pull_long(count_max, room, bytes_max=bytes_max)
 
     def pull_long(
-        self, count_max: int, room: Room | None = None, rate: Rate | None = None
+        self,
+        count_max: int,
+        room: Room | None = None,
+        rate: Rate | None = None,
+        bytes_max: int | None = None,
+        until_s: float = inf,
     ) -> Run | None:
-        """Do what `pull` does by the long way; at a `rate`, if that is given."""
+        """Do what `pull` does by the long way; at a `rate`, if that is given.
+
+        At `until_s`, of the monotonic clock, it ends although all that it met had expired.
+        """
         is_bounded = rate is not None and self.hand_clock is None  # that one stands still meanwhile
         for _ in repeat(None, _ROUNDS_MAX) if is_bounded else repeat(None):
-            run = self._pull_round(count_max, room, rate)
-            if run is None or len(run):
+            run = self._pull_round(count_max, room, rate, bytes_max)
+            if run is not None and len(run):
                 return run
-        if self.turns is not None:
-            self.turns.next_ns = 0  # who pulls comes again at once, unless it is to stop
+            if run is None or time.monotonic() >= until_s:
+                break
+        else:
+            if self.turns is not None:
+                self.turns.next_ns = 0  # who pulls comes again at once, unless it is to stop
+        self.settle_buried()
         return None
 
     @inside
-    def _pull_round(self, count_max: int, room: Room | None, rate: Rate | None) -> Run | None:
+    def _pull_round(
+        self, count_max: int, room: Room | None, rate: Rate | None, bytes_max: int | None
+    ) -> Run | None:
         """Hand out a run; an empty one if all of it was passed by."""
         core = self.core
         core.check_open()
@@ -169,7 +184,9 @@ class Group(Reader):
             return None
         cursor, start, stop, keys = found
         try:
-            run = self._read(cursor, start, stop)
+            run = self._read(cursor, start, stop, bytes_max or BATCH_BYTES_MAX)
+            if len(run):
+                self.settle_buried()
         except CorruptStoreError:
             raise  # it would be found again and again; what comes behind it goes on
         except BaseException:  # a signal's, say: nobody got them
@@ -395,10 +412,10 @@ class Group(Reader):
                 return first + 1  # it is damaged, and will never be durable
         return max(first, end)
 
-    def _read(self, cursor: QueueCursor, start: int, stop: int) -> Run:
+    def _read(self, cursor: QueueCursor, start: int, stop: int, bytes_max: int) -> Run:
         """Read entries [start, stop) into a run, from the first that is kept on."""
         try:
-            return self._read_kept(cursor, start, stop)
+            return self._read_kept(cursor, start, stop, bytes_max)
         except CorruptStoreError:
             # Retention may have removed them just before it knew of this group.
             engine = self.core.engine
@@ -407,9 +424,9 @@ class Group(Reader):
                 raise
         with self.lock.guard():
             cursor.settle(start, min(first, stop))
-        return self._read(cursor, first, stop) if first < stop else self.empty()
+        return self._read(cursor, first, stop, bytes_max) if first < stop else self.empty()
 
-    def _read_kept(self, cursor: QueueCursor, start: int, stop: int) -> Run:
+    def _read_kept(self, cursor: QueueCursor, start: int, stop: int, bytes_max: int) -> Run:
         """Read entries [start, stop) into a run; what cannot be read is held, or settled."""
         engine, count = self.core.engine, stop - start
         queues, commitlog = engine.queues, engine.commitlog
@@ -428,7 +445,7 @@ class Group(Reader):
                     pins = commitlog.pin(low, high)
             if sound >= 0:
                 break
-            if needed > BATCH_BYTES_MAX and count > 1:
+            if needed > bytes_max and count > 1:
                 count //= 2
             elif sound == PULL_NO_ROOM:
                 if needed <= room:
@@ -490,27 +507,12 @@ class Group(Reader):
                     cursor.hold(index)
             leave_entries(engine, cursor.row, held)
         damaged = verdicts == PULL_DAMAGED
-        self._pass_by(cursor, indexes[verdicts == PULL_WILD], "it does not point to a message")
-        self._pass_by(cursor, indexes[verdicts == PULL_STRAY], NOT_ITS_MESSAGE)
-        self._pass_by(cursor, indexes[damaged], None)
+        self.pass_by(cursor, indexes[verdicts == PULL_WILD], "it does not point to a message")
+        self.pass_by(cursor, indexes[verdicts == PULL_STRAY], NOT_ITS_MESSAGE)
+        self.pass_by(cursor, indexes[damaged], None)
         offsets = engine.queues.read(cursor.row, start, count)["offset"]
         for offset in offsets[damaged].tolist():
             engine.damage.note("commitlog", offset, "the message is damaged")
-
-    def _pass_by(self, cursor: QueueCursor, indexes: Int64s, reason: str | None) -> None:
-        """Settle entries that cannot be handed out, and count them; with a `reason` name them."""
-        if len(indexes) == 0:
-            return
-        queues = self.core.engine.queues
-        with self.lock.guard():
-            self.unreadable_count += len(indexes)
-            for index in indexes.tolist():
-                cursor.settle(index, index + 1)
-        if reason is not None:
-            for index in indexes.tolist():
-                self.core.engine.damage.note(
-                    queues.name(cursor.row), index * fmt.ENTRY_BYTES, reason
-                )
 
     def belong_to(self, room: Room) -> int | None:
         """Let an ordered consumer be the only reader; else return how many messages others hold."""

@@ -31,6 +31,7 @@ from timerstore.jit.guards import RLock
 from timerstore.jit.locks import TurnLock
 from timerstore.jit.record import Bytes
 from timerstore.services.world.clock import ManualClock
+from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, decode_message, expires_ms, text
 from timerstore.timelog.writing.compose import ACKS_GROUP, ACKS_TOPIC, read_record
 from timerstore.values.ids import Int64s
@@ -192,6 +193,8 @@ class Reader:
         """What is being appended again."""
         self._put_off: list[tuple[QueueCursor, int]] = []
         self._again_ms = inf
+        self.unreadable_count = 0
+        self._buried: list[tuple[QueueCursor, int]] = []  # whose letters may not be durable yet
 
     def claim(self, cursor: QueueCursor, place: Place) -> bool:
         """Take a message for who appends what comes in its place; False: it is too late for that.
@@ -232,9 +235,10 @@ class Reader:
             self.tally.counts.expired += expired
 
     def expire(self, cursor: QueueCursor, indexes: Int64s, pins: list[Any]) -> None:
-        """Settle what expired, and count it; it is a dead letter first if that is asked for.
+        """Settle what expired, and count it.
 
-        What cannot be one now, as the disk is full, say, stays handed out until it is tried again.
+        If it is to be a dead letter it is appended as one; `settle_buried` does the rest. What
+        cannot be one now, as the disk is full, say, stays handed out until it is tried again.
         """
         self.core.check_process()
         try:
@@ -242,6 +246,7 @@ class Reader:
         except (StoreClosedError, CorruptStoreError):
             raise
         except (TimerStoreError, OSError) as e:
+            self.settle_buried()
             with self.lock.guard():
                 left = [(cursor, i) for i in indexes.tolist() if cursor.state_of(i) != "done"]
                 is_known = bool(self._put_off)
@@ -269,30 +274,61 @@ class Reader:
 
     def _bury(self, cursor: QueueCursor, indexes: list[int], pins: list[Any]) -> None:
         """Do so; what is refused is left, and what comes behind any other error."""
-        done, queues = list[int](), self.core.engine.queues
-        refused: InvalidArgumentError | None = None
-        try:
-            for index in indexes:
-                if self.buries_expired:
-                    offset = int(queues.read(cursor.row, index, 1)[0]["offset"])
-                    message = self.decode(offset, pins)
-                    failure = expired(expires_ms(message))
-                    try:
-                        send_to_dead(self.putting, self.name, message, failure, wait=False)
-                    except InvalidArgumentError as e:  # it is too large
-                        refused = e
-                        continue
-                done.append(index)
-        finally:
-            if done:
-                if self.buries_expired:
-                    wait_durable(self.putting)
-                with self.lock.guard():
-                    for index in done:
-                        cursor.settle(index, index + 1)
-                self.count_failed(0, 0, len(done) if self.buries_expired else 0, len(done))
+        if not self.buries_expired:
+            self._settle_expired([(cursor, index) for index in indexes], 0)
+            return
+        queues, refused = self.core.engine.queues, None
+        for index in indexes:
+            offset = int(queues.read(cursor.row, index, 1)[0]["offset"])
+            message = self.decode(offset, pins)
+            failure = expired(expires_ms(message))
+            try:
+                send_to_dead(self.putting, self.name, message, failure, wait=False)
+            except InvalidArgumentError as e:  # it is too large
+                refused = e
+                continue
+            with self.lock.guard():
+                self._buried.append((cursor, index))
+            if len(self._buried) >= _AT_ONCE:
+                self.settle_buried()
         if refused is not None:
             raise refused
+
+    def settle_buried(self) -> None:
+        """Settle what is a dead letter, once all letters are durable: with one fsync."""
+        self.core.check_process()
+        with self.lock.guard():
+            done, self._buried = self._buried, []
+        if done:
+            try:
+                wait_durable(self.putting)
+            except BaseException:
+                with self.lock.guard():
+                    self._buried += done
+                raise
+            self._settle_expired(done, len(done))
+
+    def _settle_expired(self, done: list[tuple[QueueCursor, int]], dead_count: int) -> None:
+        with self.lock.guard():
+            for cursor, index in done:
+                cursor.settle(index, index + 1)
+        self.count_failed(0, 0, dead_count, len(done))
+
+    def pass_by(self, cursor: QueueCursor, indexes: Int64s, reason: str | None) -> None:
+        """Settle entries that cannot be handed out, and count them; with a `reason` name them."""
+        self.core.check_process()
+        if len(indexes) == 0:
+            return
+        queues = self.core.engine.queues
+        with self.lock.guard():
+            self.unreadable_count += len(indexes)
+            for index in indexes.tolist():
+                cursor.settle(index, index + 1)
+        if reason is not None:
+            for index in indexes.tolist():
+                self.core.engine.damage.note(
+                    queues.name(cursor.row), index * fmt.ENTRY_BYTES, reason
+                )
 
     def decode(self, offset: int, pins: list[Any]) -> Message:
         """Decode a message whose segment is pinned."""
