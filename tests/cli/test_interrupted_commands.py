@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 import timerstore
 from tests.cli.shell import SMALL, finish, process
+from tests.rigs.waiting import wait_until
 from tests.tiers import how_many
 from timerstore.cli.output import told_to_end
 
@@ -64,6 +66,17 @@ def test_a_second_one_ends_what_the_first_one_waits_for() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def copied_count(copy: str | Path, restored: Path | None = None) -> int | None:
+    """Return how many timers a copy holds by now, as a store or once it is restored."""
+    with suppress(timerstore.TimerStoreError):
+        if restored is not None:
+            shutil.rmtree(restored, ignore_errors=True)
+            return timerstore.restore(copy, restored).pending_count
+        with timerstore.open(copy, read_only=True) as store:
+            return store.count()
+    return None
+
+
 COMMANDS = ("backup", "follow", "standby", "restore", "promote")
 
 
@@ -102,8 +115,14 @@ def test_wherever_it_is(tmp_path: Path, command: str, number: int) -> None:
         ended = {0, 128 + number, -number}
         assert status in ended and "Traceback" not in err and err.count("\n") <= 1, (status, err)
         if command in ("follow", "standby"):
+            with timerstore.open(path, config=SMALL) as store:
+                store.put(b"what only this one has copied", delay=timedelta(hours=1))
+                count += 1
+            if command == "standby":
+                timerstore.backup(path, place)
             child = process(*given)
-            time.sleep(3.0)
+            copy = (place, new) if command == "follow" else (local,)
+            wait_until(lambda copy=copy, count=count: copied_count(*copy) == count)
             child.send_signal(number)
             status, _, err = finish(child)
             assert (status, err) == (0, ""), err

@@ -80,7 +80,9 @@ def _make(folder: Path, command: Callable[[Path], list[str]], why: str) -> None:
 class Brokers:
     """Brokers in one process. Leaving the block kills it, with all that still run."""
 
-    def __init__(self, home: Path, options: Sequence[str] = ("-XX:+UseSerialGC",)) -> None:
+    def __init__(
+        self, home: Path, options: Sequence[str] = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    ) -> None:
         """Start the process; `home`: an empty folder, for settings and what RocketMQ logs.
 
         `options` are those of the JVM.

@@ -27,9 +27,11 @@ TINY = small(
     delay_levels="1s 2s",
 )
 
+LOG_BYTES_MAX = 4 << 20
+
 
 def put(store: timerstore.TimerStore, stop: threading.Event, wait_s: float) -> None:
-    chance, ids = random.Random(7), list[str]()
+    chance, ids, log = random.Random(7), list[str](), store.core.engine.commitlog
     while not stop.is_set():
         now_ms = time.time_ns() // 1_000_000
         kind = chance.random()
@@ -51,7 +53,12 @@ def put(store: timerstore.TimerStore, stop: threading.Event, wait_s: float) -> N
                     store.reschedule(id, at_ms=now_ms + 1_000)
         if wait_s:
             time.sleep(wait_s)
-        elif store.count() > 5_000:  # else the readers are measured by how much there is
+        # Else the readers are measured by how much there is, and run out of maps.
+        while (
+            wait_s == 0
+            and not stop.is_set()
+            and (store.count() > 5_000 or log.end - log.start > LOG_BYTES_MAX)
+        ):
             time.sleep(0.01)
 
 
