@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -357,9 +358,9 @@ def test_what_begins_while_its_store_is_closed_ends(
     path, place = tmp_path / "store", tmp_path / "copy"
     store = timerstore.open(path, config=SMALL)
 
-    def begun_late(follower: Follower) -> Following:
+    def begun_late(follower: Follower, at_close: list[Callable[[], None]]) -> Following:
         store.close()
-        return Following(follower)
+        return Following(follower, at_close)
 
     with monkeypatch.context() as patch:
         patch.setattr("timerstore.copies.follower.Following", begun_late)
@@ -367,6 +368,14 @@ def test_what_begins_while_its_store_is_closed_ends(
             store.follow(place)
     with timerstore.open(path, config=SMALL) as store:
         store.follow(place).close()  # nobody holds the place
+
+
+def test_a_store_keeps_nothing_of_one_that_was_closed(tmp_path: Path) -> None:
+    with timerstore.open(tmp_path / "store", config=SMALL) as store:
+        before = list(store.core.at_close)
+        for close in (Following.close, lambda each: each.__exit__(KeyError, KeyError(), None)):
+            close(store.follow(tmp_path / "copy"))
+            assert store.core.at_close == before
 
 
 @pytest.mark.slow

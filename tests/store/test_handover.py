@@ -5,9 +5,13 @@ import dataclasses
 import errno
 import os
 import random
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -280,6 +284,41 @@ class FailingDisk(Disk):
         self.left -= 1
         if self.left < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_is_put_meanwhile_is_refused_or_there(tmp_path: Path) -> None:
+    """A put falls between any two lines of the handover; its thread is let go on at each."""
+    clock = ManualClock(START_MS, force=True)
+    store = open_small(tmp_path / "store", clock)
+    lines, ids, refused = set[int](), list[str](), 0
+
+    def put_beside(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal refused
+        if frame.f_code.co_filename != handover.__file__:
+            return None
+        if event == "line" and frame.f_lineno not in lines:
+            lines.add(frame.f_lineno)
+            thread = threading.Thread(target=put)
+            thread.start()
+            thread.join(20)
+            assert not thread.is_alive()
+        return put_beside
+
+    def put() -> None:
+        nonlocal refused
+        try:
+            ids.append(store.put(b"beside", delay=100 * SECOND))
+        except TimerStoreError:
+            refused += 1
+
+    sys.settrace(put_beside)
+    try:
+        store.handover()
+    finally:
+        sys.settrace(None)
+    assert ids and refused > 20
+    with open_small(tmp_path / "store", clock) as store:
+        assert sorted(timer.id for timer in store.pending()) == sorted(ids)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import random
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -335,8 +336,9 @@ class Following:
     and is raised by `close`.
     """
 
-    def __init__(self, follower: Follower) -> None:
+    def __init__(self, follower: Follower, at_close: list[Callable[[], None]]) -> None:
         self._follower, self._stop, self._failure = follower, Flag(), Failure()
+        self._at_close = at_close
         self._thread = BackgroundThread(
             "follow", lambda: follower.run(self._stop), self._failure.keep
         )
@@ -345,6 +347,7 @@ class Following:
         except BaseException:
             follower.close()
             raise
+        at_close.append(self.end)
 
     @property
     def status(self) -> CopyStatus:
@@ -357,8 +360,13 @@ class Following:
         It waits for one look at most, and no longer than a minute. Raises what had ended
         it before: InvalidArgumentError, StoreLockedError, NotAStoreError.
         """
-        self.end()
+        self._leave()
         self._failure.check()
+
+    def _leave(self) -> None:
+        self.end()
+        with suppress(ValueError):  # the store is closed, or this is
+            self._at_close.remove(self.end)
 
     def end(self) -> None:
         """End as `close` does, and raise nothing; a destination that hangs is left to itself."""
@@ -382,4 +390,4 @@ class Following:
         if error is None:
             self.close()
         else:
-            self.end()
+            self._leave()

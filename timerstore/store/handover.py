@@ -207,7 +207,7 @@ def close(
             return
         core.closed = True
         core.engine.end_short_way()
-        for each in core.at_close:
+        for each in list(core.at_close):  # a follower that another thread closes leaves it
             each()
         while core.gate.others_inside():
             time.sleep(0.0005)
@@ -253,8 +253,8 @@ def handover(core: Core, consuming: Consuming) -> int | None:
     if core.switches.find("firing", core.clock.now_ms):
         raise TimerStoreError('Firing is paused. Call resume("firing"), then hand over.')
     check_whole(engine)
-    core.refuse("The store is being handed over to a broker. Put into the broker.")
     try:
+        core.refuse("The store is being handed over to a broker. Put into the broker.")
         while core.gate.others_inside():  # those who put before it was refused
             time.sleep(0.0005)
         with core.gate.guard():
@@ -265,13 +265,13 @@ def handover(core: Core, consuming: Consuming) -> int | None:
             core.check_open()
             index = make_index(engine, core.clock.now_ms)
             until_ms = write_broker_files(core, index)
+        close(core, consuming, flush=True, last=lambda: _leave(core, index))
     except BaseException:
-        core.upkeep.cleaner.resume()
-        core.runner.resume()
-        core.refuse(None)
+        if not core.closed:  # else it stays refused, for a put now would have no unit
+            core.upkeep.cleaner.resume()
+            core.runner.resume()
+            core.refuse(None)
         raise
-    core.refuse(None)
-    close(core, consuming, flush=True, last=lambda: _leave(core, index))
     return until_ms
 
 

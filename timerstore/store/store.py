@@ -355,8 +355,7 @@ class TimerStore(Stays, AnyStore):
             now_ms=lambda: core.clock.now_ms,
             disk=core.disk,
         )
-        following = Following(follower)
-        core.at_close.append(following.end)
+        following = Following(follower, core.at_close)
         if core.closed:  # meanwhile, so it may have called what was there before
             following.end()
             core.check_open()
