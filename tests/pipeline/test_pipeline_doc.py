@@ -16,5 +16,5 @@ def test_tables_and_rules_are_shown() -> None:
 
 def test_the_file_of_thresholds_is_one() -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
-    found = Thresholds.from_mapping(tomllib.loads(block))
+    found = Thresholds.of(tomllib.loads(block))
     assert found.fire_rate_per_s == 60_000 and found.limits["skew_neighbours"].fail == 5_000

@@ -376,9 +376,9 @@ def test_wrong_thresholds(content: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "limits.toml"
     path.write_text(content)
     with pytest.raises(InvalidArgumentError, match=says):
-        Thresholds.from_toml(path)
+        Thresholds.of(path)
     with pytest.raises(InvalidArgumentError, match="cannot be read"):
-        Thresholds.from_toml(tmp_path / "gone.toml")
+        Thresholds.of(tmp_path / "gone.toml")
 
 
 def test_other_versions_of_the_tables(three: Path, tmp_path: Path) -> None:

@@ -202,18 +202,13 @@ def _check(engine: Engine, rule: Rule) -> None:
             f"{rule.file} returns a file. Let it return its offset too, and write -- place: …"
         )
     filled = {*columns, *Limits._fields}
-    for key, names in (("says", filled), ("place", filled), ("none", set(Limits._fields))):
+    lacks = "its query returns no such column. Select it."
+    keys = {"says": (filled, lacks), "place": (filled, lacks)}
+    keys["none"] = {*Limits._fields}, "there is no row then. Use warn, fail or least."
+    for key, (names, lack) in keys.items():
         for _, name, _, _ in Formatter().parse(getattr(rule, key)):
             if name is not None and name not in names:
-                raise InvalidArgumentError(
-                    f"{rule.file} says {{{name}}} in {key!r}, and {_lack(key)}."
-                )
-
-
-def _lack(key: str) -> str:
-    if key == "none":
-        return "there is no row then. Use warn, fail or least"
-    return "its query returns no such column. Select it"
+                raise InvalidArgumentError(f"{rule.file} says {{{name}}} in {key!r}, and {lack}")
 
 
 def _schema(table: str, columns: Sequence[str] | None = None) -> Any:

@@ -12,7 +12,7 @@ files that it had written. So no row is lost, and none is there twice.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,39 +82,30 @@ def follow(
         .option("max_bytes_per_trigger", str(batch_bytes))
         .load(str(place))
     )
-    writer = frame.writeStream.foreachBatch(_writer(str(target), store))
-    writer = writer.option("checkpointLocation", str(at))
+
+    def write(batch: Any, number: int) -> None:
+        write_batch(batch.toArrow(), number, str(target), store)
+
+    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(at))
     if until_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{every_s} seconds").start()
 
 
-def _writer(out: str, store: str) -> Callable[[Any, int], None]:
-    def write(batch: Any, number: int) -> None:
-        write_batch(batch.toArrow(), number, out, store)
-
-    return write
-
-
 def write_batch(rows: Any, number: int, out: str, store: str) -> None:
     """Write the rows of one batch, replacing what an earlier try of it wrote."""
+    name, written = f"{number:0{_DIGITS}d}", set[str]()
     with alone(out):
-        _write_batch(rows, number, out, store)
-
-
-def _write_batch(rows: Any, number: int, out: str, store: str) -> None:
-    name = f"{number:0{_DIGITS}d}"
-    written = set[str]()
-    for day, part in _by_day(rows):
-        files = TableFiles(out, name, day)
-        # The histogram comes first: if the rows are there, it is there too.
-        for table, each in ((FIRED_LATENESS.name, lateness_of(part)), (FIRED, part)):
-            written.add(files.write_plainly(table, each, store))
-    for table in (FIRED_LATENESS.name, FIRED):
-        folder = f"day=*/store={quote_store(store)}/{name}.parquet"
-        for path in Path(out, table).glob(folder):
-            if str(path) not in written:
-                path.unlink(missing_ok=True)
+        for day, part in _by_day(rows):
+            files = TableFiles(out, name, day)
+            # The histogram comes first: if the rows are there, it is there too.
+            for table, each in ((FIRED_LATENESS.name, lateness_of(part)), (FIRED, part)):
+                written.add(files.write_plainly(table, each, store))
+        for table in (FIRED_LATENESS.name, FIRED):
+            folder = f"day=*/store={quote_store(store)}/{name}.parquet"
+            for path in Path(out, table).glob(folder):
+                if str(path) not in written:
+                    path.unlink(missing_ok=True)
 
 
 def _by_day(rows: Any) -> Iterator[tuple[str, Any]]:

@@ -54,7 +54,8 @@ class ShownStore:
     """The values of `_INDEXES` in each run."""
     late: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     """Quantiles of lateness by day."""
-    due: dict[int, dict[str, int]] = field(default_factory=dict)
+    due: dict[int, Counter[str]] = field(default_factory=dict)
+    """Timers by topic that fall due in the step of time that begins then."""
     topics: list[str] = field(default_factory=list)
     step_ms: int = DAY_MS
     beyond: int = 0
@@ -146,13 +147,9 @@ def _fill_due(store: ShownStore, table: Any) -> None:
     minute_ms, timers = (table.column(name).to_numpy() for name in ("minute_ms", "timers"))
     if not len(timers):
         return
-    topics: Counter[str] = Counter()
-    names = np.array(table.column("topic").to_pylist(), object)
-    for name, count in zip(names.tolist(), timers.tolist(), strict=True):
-        topics[name] += count
-    store.topics = [name for name, _ in topics.most_common(TOPICS_SHOWN)]
-    if len(topics) > TOPICS_SHOWN:
-        store.topics.append(OTHERS)
+    of_topics = table.group_by("topic").aggregate([("timers", "sum")])
+    topics = of_topics.sort_by([("timers_sum", "descending")])["topic"].to_pylist()
+    store.topics = topics[:TOPICS_SHOWN] + [OTHERS] * (len(topics) > TOPICS_SHOWN)
     order = np.argsort(minute_ms, kind="stable")
     part = np.cumsum(timers[order]) / timers.sum()
     near_ms = int(minute_ms[order][np.searchsorted(part, FAR_SHARE)])
@@ -162,13 +159,11 @@ def _fill_due(store: ShownStore, table: Any) -> None:
     store.beyond = int(timers[minute_ms > last_ms].sum())
     span_ms = last_ms - first_ms
     store.step_ms = next((ms for ms in _STEPS_MS if span_ms < BARS_MAX * ms), _STEPS_MS[-1])
-    due: dict[int, dict[str, int]] = defaultdict(Counter)
-    for ms, name, count in zip(minute_ms.tolist(), names.tolist(), timers.tolist(), strict=True):
+    names = table.column("topic").to_pylist()
+    for ms, name, count in zip(minute_ms.tolist(), names, timers.tolist(), strict=True):
         if ms <= last_ms:
-            due[ms // store.step_ms * store.step_ms][name if name in store.topics else OTHERS] += (
-                count
-            )
-    store.due = dict(due)
+            topic = name if name in store.topics else OTHERS
+            store.due.setdefault(ms // store.step_ms * store.step_ms, Counter())[topic] += count
 
 
 # --- the wheel

@@ -172,7 +172,7 @@ def history_of(out: str, store: str, run: str, before_day: str) -> list[dict[str
     nor a file that this cannot read.
     """
     found: list[dict[str, Any]] = []
-    days = sorted(_folders(Path(out, "stores"), "day="), reverse=True)
+    days = sorted((_day(path) for path in Path(out, "stores").glob("day=*")), reverse=True)
     for day in [each for each in days if each <= before_day][:HISTORY_DAYS]:
         folder = Path(out, "stores", f"day={day}", f"store={quote_store(store)}")
         files = [path for path in folder.glob(f"*{_SUFFIX}") if path.stem != run]
@@ -188,13 +188,6 @@ def baseline_of(out: str, store: str, run: str, day: str) -> dict[str, Any] | No
     """Return a store's row of `stores` in a run of a day; None if it was not read there."""
     rows = _rows(TableFiles(out, run, day).path("stores", store))
     return rows[0] if rows and rows[0]["pending"] is not None else None
-
-
-def _folders(folder: Path, prefix: str) -> Iterator[str]:
-    if folder.is_dir():
-        for name in os.listdir(folder):
-            if name.startswith(prefix):
-                yield name.removeprefix(prefix)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -299,7 +292,7 @@ def _day(path: Path) -> str:
 
 def finished_runs(out: str | os.PathLike[str]) -> dict[str, str]:
     """Return the runs that came to their end, each with its day."""
-    return {path.stem: _day(path) for path in Path(out, RUNS).glob(f"day=*/*{_SUFFIX}")}
+    return {path.stem: _day(path) for path in files_of(out, RUNS, None)}
 
 
 def _check_version(path: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -57,36 +56,20 @@ class Thresholds:
                 check(getattr(self, name), name)
 
     @classmethod
-    def of(cls, given: Any, rules: Iterable[Rule]) -> Thresholds:
-        """Return what was given, as a file, its content, an object or None, for these rules."""
+    def of(cls, given: Any, rules: Iterable[Rule] = DISTRIBUTION_RULES) -> Thresholds:
+        """Return what was given, for these rules: a TOML file, its content, an object or None.
+
+        A file has a table for each rule that differs; docs/pipeline.md shows one. Raises
+        InvalidArgumentError.
+        """
         if given is None:
             given = cls()
         if isinstance(given, cls):
             limits = {rule.name: given.limits.get(rule.name, rule.limits) for rule in rules}
             return replace(given, limits=limits)
-        if isinstance(given, Mapping):
-            return cls.from_mapping(given, rules=rules)
-        return cls.from_toml(given, rules)
-
-    @classmethod
-    def from_toml(
-        cls, path: str | os.PathLike[str], rules: Iterable[Rule] = DISTRIBUTION_RULES
-    ) -> Thresholds:
-        """Read a file with a table for each rule that differs; docs/pipeline.md shows one.
-
-        `rules`: those that there are.
-        """
-        name = str(check_path(path))
-        return cls.from_mapping(read_toml(path, "thresholds"), name, rules)
-
-    @classmethod
-    def from_mapping(
-        cls,
-        values: Mapping[str, Any],
-        name: str = "thresholds",
-        rules: Iterable[Rule] = DISTRIBUTION_RULES,
-    ) -> Thresholds:
-        """Take limits by rule over those that the rules say. Raises InvalidArgumentError."""
+        name, values = "thresholds", given
+        if not isinstance(given, Mapping):
+            name, values = str(check_path(given)), read_toml(given, "thresholds")
         limits = {rule.name: rule.limits for rule in rules}
         others: dict[str, Any] = {}
         for rule, table in values.items():

@@ -19,7 +19,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import Stamp
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.smallfile import is_there, status_at
-from timerstore.timelog.reading.reader import Fault
+from timerstore.timelog.reading.reader import Fault, read_entries
 from timerstore.validation.entries import lost_count
 from timerstore.validation.facts import Evidence, Findings
 from timerstore.validation.plan import Scope
@@ -187,10 +187,7 @@ def _oldest_ms(view: StoreView, topic: str, queue_id: int, index: int) -> int | 
     """Return when the message of an entry was stored; None if that cannot be read."""
     queue = view.reader.queues[topic, queue_id]
     index = max(index, queue.start // fmt.ENTRY_BYTES)
-    data = queue.read(index * fmt.ENTRY_BYTES, fmt.ENTRY_BYTES)
-    if len(data) < fmt.ENTRY_BYTES:
-        return None
-    offset = int(np.frombuffer(data, fmt.QUEUE_ENTRY)[0]["offset"])
-    if not view.reader.commitlog.start <= offset < view.log_stop:
-        return None
-    return stored_ms(view, offset)
+    for offset in read_entries(queue, index, 1)["offset"].tolist():
+        if view.reader.commitlog.start <= offset < view.log_stop:
+            return stored_ms(view, offset)
+    return None

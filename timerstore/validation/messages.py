@@ -73,6 +73,13 @@ class _Queues:
         numbers[left] = found
         return numbers
 
+    def are_of(self, topic: bytes, numbers: Words) -> Flags:
+        """Tell which numbers are of queues of a topic: bool[n]."""
+        found: Flags = np.isin(
+            numbers, [i for i, each in enumerate(self.names) if each[0] == topic]
+        )
+        return found
+
 
 def look_at_messages(findings: Findings, start: int, stop: int) -> None:
     """Look at the messages that begin in [start, stop) of the commit log. O(bytes)."""
@@ -226,15 +233,15 @@ class _Look:
         has_due = rows.due_ms >= 0
         destined = has_due & (rows.real_topic_bytes >= 0)
         waits = numbers == _TIMER_ROW
-        level_rows = [
-            i for i, (topic, _) in enumerate(self.queues.names) if topic == fmt.LEVEL_TOPIC
-        ]
-        is_level = np.isin(numbers, level_rows) if level_rows else np.zeros(len(rows), np.bool_)
+        is_level = self.queues.are_of(fmt.LEVEL_TOPIC, numbers)
         named = rows.real_topic_bytes
         is_timer = waits & destined
         is_copy = ~waits & ~is_level
         is_level &= named > 0
-        is_level[is_level] = ~self._is_half(rows[is_level])
+        # Halves of transactions are dropped when they are due.
+        is_level[is_level] = ~self.queues.are_of(
+            fmt.HALF_TOPIC, self.queues.numbers(destined_for(rows[is_level]))
+        )
         is_fired = is_copy & ((rows.origin >= 0) | destined)
         without_due = is_copy & ~is_fired & ~has_due & (named >= 0)
         if not self.findings.scope.only_bytes:
@@ -248,22 +255,12 @@ class _Look:
         kinds[is_level] = facts.IN_LEVEL
         if self.findings.scope.measures:
             self._measure_growth(rows, kinds)
-        salvaged = [
-            i for i, (topic, _) in enumerate(self.queues.names) if topic == fmt.SALVAGED_TOPIC
-        ]
-        covers = np.isin(numbers, salvaged)
+        covers = self.queues.are_of(fmt.SALVAGED_TOPIC, numbers)
         self._lost(rows.offset[covers], rows.offset[covers] + rows.size[covers])
         noted = kinds != facts.NO_TIMER
         if noted.any() and not self.findings.scope.only_bytes:
             flags = without_due[noted], (is_fired & covers)[noted], marks[noted] & MARK_OURS != 0
             self._tell(rows[noted], kinds[noted], *flags)
-
-    def _is_half(self, rows: LoggedMessages) -> Flags:
-        """Tell which are halves of transactions, which are dropped when they are due."""
-        numbers = self.queues.numbers(destined_for(rows))
-        halves = [i for i, (topic, _) in enumerate(self.queues.names) if topic == fmt.HALF_TOPIC]
-        found: Flags = np.isin(numbers, halves)
-        return found
 
     def _judge_times(self, fired: LoggedMessages) -> None:
         late_ms = fired.stored_ms - fired.exact_due_ms

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from timerstore.audit import Rule, ask, open_on
@@ -37,7 +36,6 @@ from timerstore.tables.bounds import java_hash
 from timerstore.tables.splits import FILES, LOG, UNITS, WHEEL, Range
 from timerstore.tables.view import forget
 from timerstore.timelog.files.oserrors import telling
-from timerstore.validation import facts
 from timerstore.validation.entries import last_filler, look_at_entries
 from timerstore.validation.facts import SCHEMAS, SOURCES, Evidence, Facts, Findings
 from timerstore.validation.files import finish, look_at_files
@@ -93,8 +91,7 @@ def source_facts(scope: Scope) -> pa.Table:
         "is_our_store": is_ours,
         "is_handed_over": bool(is_ours and checkpoint and checkpoint.handed_over),
     }
-    columns = {name: np.array([value]) for name, value in numbers.items()}
-    return facts.facts_of(facts.SOURCES, columns)
+    return pa.Table.from_pylist([numbers], SCHEMAS[SOURCES])
 
 
 def meet(engine: Engine, scope: Scope, tally: Evidence) -> None:

@@ -25,6 +25,7 @@ from timerstore.validation.facts import Findings
 FLUSH_TIMES_FILE: Final = "checkpoint"
 _BASE_BYTES: Final = fmt.TIMER_CHECKPOINT.itemsize
 _COPY_BYTES: Final = _BASE_BYTES + fmt.CHECKPOINT_EXTENSION.itemsize
+_IDENTITIES_AT: Final = (fmt.IDENTITY_AT, fmt.CHECKPOINT_COPY_AT + fmt.IDENTITY_AT)
 _TIME_MAX: Final = 1 << 48
 
 
@@ -89,7 +90,7 @@ def look_at_copies(findings: Findings) -> None:
     if len(data) != fmt.CHECKPOINT_BYTES:
         at = min(len(data), fmt.CHECKPOINT_BYTES)
         findings.fault("cursor_copies", Fault(CURSORS_FILE, at, f"it has {len(data)} bytes"))
-    for at in _strange_bytes(_without_identities(data)):
+    for at in _strange_bytes(data):
         reason = "these bytes belong to no cursor"
         findings.fault("cursor_copies", Fault(CURSORS_FILE, at, reason))
     for at, reason in _copy_faults(data) + _identity_faults(data):
@@ -97,42 +98,31 @@ def look_at_copies(findings: Findings) -> None:
         findings.fault("cursor_copies", fault, torn=scope.is_unclean)
 
 
-def _without_identities(data: bytes) -> bytes:
-    """Return the file's bytes with zeros in the place of the copies of `timerstore.json`."""
-    content = bytearray(data)
-    for at in (fmt.IDENTITY_AT, fmt.CHECKPOINT_COPY_AT + fmt.IDENTITY_AT):
-        stop = at + fmt.IDENTITY.itemsize
-        content[at:stop] = bytes(len(content[at:stop]))
-    return bytes(content)
-
-
 def _identity_faults(data: bytes) -> list[tuple[int, str]]:
     """Return which copies of `timerstore.json` are damaged."""
+    copies = {at: data[at : at + fmt.IDENTITY.itemsize] for at in _IDENTITIES_AT}
     return [
         (at, "the copy of timerstore.json is damaged")
-        for at in (fmt.IDENTITY_AT, fmt.CHECKPOINT_COPY_AT + fmt.IDENTITY_AT)
-        if any(data[at : at + fmt.IDENTITY.itemsize])
-        and decode_identity(data[at : at + fmt.IDENTITY.itemsize]) is None
+        for at, copy in copies.items()
+        if any(copy) and decode_identity(copy) is None
     ]
 
 
 def _strange_bytes(data: bytes) -> list[int]:
     """Return where the first byte stands behind each copy that is none of it."""
-    used = _COPY_BYTES if any(data[_BASE_BYTES:_COPY_BYTES]) else _BASE_BYTES
-    second_end = fmt.CHECKPOINT_COPY_AT + _COPY_BYTES
-    found = []
-    for start, stop in ((used, fmt.CHECKPOINT_COPY_AT), (second_end, len(data))):
-        strange = np.flatnonzero(np.frombuffer(data[start:stop], np.uint8))
-        found += [start + int(at) for at in strange[:1]]
-    return found
+    strange = np.frombuffer(data, np.uint8) != 0
+    for at in _IDENTITIES_AT:
+        strange[at : at + fmt.IDENTITY.itemsize] = False
+    strange[: _COPY_BYTES if any(data[_BASE_BYTES:_COPY_BYTES]) else _BASE_BYTES] = False
+    strange[fmt.CHECKPOINT_COPY_AT : fmt.CHECKPOINT_COPY_AT + _COPY_BYTES] = False
+    found = np.flatnonzero(strange)
+    firsts = np.unique(found >= fmt.CHECKPOINT_COPY_AT, return_index=True)[1]
+    return [int(at) for at in found[firsts]]
 
 
 def _copy_faults(data: bytes) -> list[tuple[int, str]]:
     """Return which of the two copies is damaged; the other one holds then."""
-    first, second = (
-        data[:_COPY_BYTES],
-        data[fmt.CHECKPOINT_COPY_AT : fmt.CHECKPOINT_COPY_AT + _COPY_BYTES],
-    )
+    first, second = (data[at : at + _COPY_BYTES] for at in (0, fmt.CHECKPOINT_COPY_AT))
     if not any(first[_BASE_BYTES:]) and not any(second):
         return []  # only a broker's: 56 bytes without any checksum
     # Only one copy, in the place of the first: valid and its echo equal, or none of ours.
@@ -188,7 +178,6 @@ CURSORS_FILE: Final = "config/timercheck"
 LEVELS_FILE: Final = "config/delayOffset.json"
 GROUPS_FILE: Final = "config/consumerOffset.json"
 COUNTS_FILE: Final = "config/timermetrics"
-_YEAR_9999_MS: Final = 1 << 48
 
 
 def look_at_cursors(findings: Findings, queue_ends: Mapping[tuple[str, int], int]) -> None:
@@ -205,13 +194,12 @@ def look_at_cursors(findings: Findings, queue_ends: Mapping[tuple[str, int], int
         findings.fault("cursors", Fault(CURSORS_FILE, cursor_at(name), reason))
 
     used_end = reader.timerlog.used_end()
-    used_end += (
-        -(used_end % reader.timerlog.segment_bytes) % fmt.UNIT_BYTES
-    )  # it may end with zeros
+    # It may end with zeros.
+    used_end += -(used_end % reader.timerlog.segment_bytes) % fmt.UNIT_BYTES
     units_end, flushed = max(used_end, reader.timerlog.start), checkpoint.timerlog_flushed
     slot = checkpoint.read_ms // reader.precision_ms
     bounds = {
-        "read_ms": (0, _YEAR_9999_MS),
+        "read_ms": (0, _TIME_MAX),
         "timerlog_flushed": (reader.timerlog.start, units_end),
         "queue_index": (0, queue_ends.get((text(fmt.TIMER_TOPIC), 0), 0)),
     }
@@ -222,7 +210,7 @@ def look_at_cursors(findings: Findings, queue_ends: Mapping[tuple[str, int], int
             "scan_from": (log_start, checkpoint.commitlog_flushed),
             "floor": (log_start, checkpoint.commitlog_flushed),
             "claimed_slot": (slot, slot + len(reader.slots)),
-            "cancelled_count": (0, _YEAR_9999_MS),
+            "cancelled_count": (0, _TIME_MAX),
         }
     findings.tally.check("cursors", len(bounds))
     for name, (low, high) in bounds.items():
