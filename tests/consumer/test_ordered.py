@@ -22,9 +22,11 @@ from timerstore import (
     InvalidArgumentError,
     ManualClock,
     Retry,
+    StoreFullError,
     TimerStore,
 )
 from timerstore.calls.consuming import run as run_module
+from timerstore.consumer import storesource
 from timerstore.testing.disk import QuietDisk
 
 SECOND = timedelta(seconds=1)
@@ -354,6 +356,68 @@ def test_who_still_runs_keeps_others_out(tmp_path: Path) -> None:
         # It failed, too late to be held back: the next one begins with it.
         found = [d.body for d in store.consume("t", group="g", timeout=0)]
         assert found == [b"1", b"2", b"3"]
+
+
+@pytest.mark.timeout(60)
+def test_closing_lets_each_topic_go_once_its_own_handlers_have_ended(tmp_path: Path) -> None:
+    with TimerStore(tmp_path, config=replace(SMALL, durability="process")) as store:
+        topics, go_on, begun = "abc", threading.Event(), threading.Event()
+        consumer = Consumer(store, "g", ordered=True)
+
+        def handle(d: Delivery) -> None:
+            begun.set()
+            go_on.wait(30)
+
+        for topic in topics:
+            consumer.subscribe(topic, handle)
+        consumer.start()
+        store.put(b"1", topic="b")
+        assert begun.wait(30)
+        assert not consumer.close(timedelta(0))
+        readers = {topic: store.consuming.group(topic, "g") for topic in topics}
+        assert [each for each in topics if readers[each].owner is not None] == ["b"]
+        go_on.set()
+        wait_until(lambda: readers["b"].owner is None)
+        assert [len(store.pull(each, group="g", timeout=0)) for each in topics] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", [{"ordered": True}, {"broadcast": True}])
+def test_a_start_that_fails_has_begun_nothing(
+    bench: Bench, kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be tried again, by the same consumer or another one."""
+
+    def consumer() -> Consumer:
+        made = bench.new_consumer(**({"ordered": False} | kind))
+        made.subscribe("u", bench.handle)
+        return made
+
+    first, real = consumer(), storesource.LimitedSubscription.open
+
+    def fail(subscription: storesource.LimitedSubscription, *args: Any) -> None:
+        if subscription.topic == "u":
+            raise StoreFullError("no space left")
+        real(subscription, *args)
+
+    group = first._workings.settings.reads_as
+    for each in (first, first, consumer()):
+        with monkeypatch.context() as patched:
+            patched.setattr(storesource.LimitedSubscription, "open", fail)
+            with pytest.raises(StoreFullError):
+                each.start()
+        assert not bench.store.consuming.is_read("t", group)
+    if "ordered" in kind:
+        bench.store.put(b"1", topic="u")
+        (held,) = bench.store.pull("u", group="g", timeout=0)
+        with pytest.raises(InvalidArgumentError, match="hold 1 messages"):
+            first.start()
+        assert not bench.store.consuming.is_read("t", group)
+        held.ack()
+        assert not bench.store.consuming.is_read("u", group)
+    bench.put("a1")
+    first.start()
+    assert first.step() == 1 and first.close()
+    consumer().start()
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -11,7 +11,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from timerstore.calls.consuming.consuming import Consuming, begin_groups
-from timerstore.calls.consuming.delivery import Wait, dead_topic, first_failed_ms
+from timerstore.calls.consuming.delivery import (
+    HandedOut,
+    Wait,
+    dead_topic,
+    first_failed_ms,
+)
 from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.calls.consuming.run import Run
@@ -122,6 +127,7 @@ class OrderedSubscription(LimitedSubscription):
     def __init__(self, topic: str, handler: Handler, tags: str, ordered: Ordered) -> None:
         super().__init__(topic, handler, tags)
         self._ordered, self.lines = ordered, Lines()
+        self._in_flight_count = 0  # of this topic alone
         self._closed = self._told = False
 
     def open(
@@ -129,16 +135,27 @@ class OrderedSubscription(LimitedSubscription):
     ) -> None:
         """Begin to read, as the only consumer."""
         super().open(consuming, group, limits, held)
-        reader, self._held_back = self.group, consuming.held_back(self.topic, group)
-        handed_out = reader.belong_to(self._room)
-        if handed_out is not None:
-            raise InvalidArgumentError(
-                f"Other consumers of the group {group!r} hold {handed_out} messages of "
-                f"{self.topic!r}. An ordered consumer must be the only one: close the others "
-                "first."
-            )
+        self._held_back, self._closed = consuming.held_back(self.topic, group), False
+        try:
+            handed_out = self.group.belong_to(self._room)
+            if handed_out is not None:
+                raise InvalidArgumentError(
+                    f"Other consumers of the group {group!r} hold {handed_out} messages of "
+                    f"{self.topic!r}. An ordered consumer must be the only one: close the others "
+                    "first."
+                )
+        except BaseException:
+            self.close()
+            raise
 
     # --- pulling
+
+    def tasks(self, handed: HandedOut, held: Held, batch_count: int) -> list[Task]:
+        """Return the tasks of what was handed out, and count these messages."""
+        tasks = super().tasks(handed, held, batch_count)
+        with self.lock.guard():
+            self._in_flight_count += sum(len(task.places) for task in tasks)
+        return tasks
 
     def pull(self, count_max: int, batch_count: int) -> list[Task]:
         """Return tasks whose turn it is; what has to wait is read all the same, within limits."""
@@ -230,12 +247,14 @@ class OrderedSubscription(LimitedSubscription):
 
     def _release(self, task: Task) -> None:
         super()._release(task)
+        with self.lock.guard():
+            self._in_flight_count -= len(task.places)
         if self._closed:
             self._let_go()
 
     def _let_go(self) -> None:
         with self.lock.guard():
-            if self.group.owner == self._room and not any(h.count for h in self._held.values()):
+            if self.group.owner == self._room and self._in_flight_count == 0:
                 self.group.belong_to_all()
 
 
@@ -272,8 +291,16 @@ class StoreSource(Source):
         return self.core.clock.now_ms + wait_ms(self.core, wait)
 
     def begin(self, subscriptions: Sequence[Any]) -> None:
-        """Begin to read. Durable on return: where a new group starts."""
+        """Begin to read, all topics or none. Durable on return: where a new group starts."""
+        try:
+            self._begin(subscriptions)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, subscriptions: Sequence[Any]) -> None:
         told, reads_as = self.settings, self.settings.reads_as
+        self.topics = ()
         if told.broadcast:
             names = _broadcasting.setdefault(self.core, set())
             if reads_as in names:
@@ -294,8 +321,8 @@ class StoreSource(Source):
             limits = ordered_limits(limits, told.ordered, told.pull_count)
         for each in subscriptions:
             each.open(self._consuming, reads_as, limits, held)
+            self.topics = *self.topics, each
             each.group.buries_expired = told.buries_expired
-        self.topics = subscriptions
         topics = [each.topic for each in subscriptions]
         self._consuming.begin_consumer(reads_as, topics, self.failure)
 
