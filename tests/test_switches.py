@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,6 +135,26 @@ def test_consuming_is_paused_for_one_group_or_all(store: TimerStore) -> None:
         store.resume("consuming", group="one")
     store.resume("consuming")
     assert store.pull("default", group="one", timeout=0).bodies.to_pylist() == [b"b"]
+
+
+@pytest.mark.parametrize("what", ["consuming", "of a group", "firing"])
+@pytest.mark.parametrize("step_s", [15, 7, 1])
+def test_what_was_paused_is_handled_when_the_pause_ends(
+    store: TimerStore, clock: ManualClock, what: str, step_s: int
+) -> None:
+    """However far the clock is moved at once."""
+    start_ms, came = clock.now_ms, list[int]()
+    consumer = timerstore.Consumer(store, "g")
+    consumer.subscribe("t", lambda _: came.append(clock.now_ms - start_ms))
+    with consumer:
+        store.pull("t", group="g", timeout=0)
+        store.put(b"x", topic="t", delay=SECOND)
+        group = "g" if what == "of a group" else None
+        paused: Any = "firing" if what == "firing" else "consuming"
+        store.pause(paused, group=group, duration=10 * SECOND)
+        for _ in range(0, 15, step_s):
+            clock.advance(step_s * SECOND)
+    assert came == [10_000]
 
 
 @pytest.mark.usefixtures("any_wheel")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,6 +138,25 @@ def test_a_consumer_goes_on_with_the_next_owner(owners: Owners, client: Client) 
     with consumer:
         wait_until(lambda: len(set(handled)) == len(BODIES))
     assert handled.count(BODIES[0]) == 1 and set(handled) == set(BODIES)
+
+
+def test_what_a_handler_has_begun_begins_again_beside_it(owners: Owners, client: Client) -> None:
+    """The next owner knows nothing of it; both acknowledge it, and it does not come once more."""
+    began, both = list[bytes](), threading.Event()
+
+    def handle(d: timerstore.Delivery) -> None:
+        began.append(d.body)
+        both.wait(30)
+
+    consumer = timerstore.Consumer(client, "default", threads=2)
+    consumer.subscribe("t", handle)
+    fire(client, BODIES[:1])
+    with consumer:
+        wait_until(lambda: began)
+        store = owners.change()
+        wait_until(lambda: len(began) == 2)
+        both.set()
+    assert began == BODIES[:1] * 2 and left(store) == []
 
 
 def test_nothing_else_is_acknowledged(owners: Owners, client: Client) -> None:

@@ -541,7 +541,8 @@ class Stepper:
         next_ms = self._workings.handling.next_ms(begins=not self._is_stepping)
         if not self._is_stepping:
             next_ms = min(next_ms, start_ms + self._workings.source.turn_ms())
-        return math.ceil(min(first, max(next_ms, start_ms + 1), stop_ms))
+        pauses_end = [each.end_ms for each in self._core.switches.list(start_ms)]
+        return math.ceil(min(first, max(next_ms, start_ms + 1), stop_ms, *pauses_end))
 
     def arrived(self) -> None:
         """Call handlers at the clock's present time."""

@@ -65,11 +65,13 @@ class Views:
         bounds: Any = {"start_ms": start_ms, "end_ms": end_ms, "topic": topic, "skip": skip}
         bounds |= {"text": asked["text"], "key": asked["key"] or None}
         timers, rest = list_some(self._store, **bounds) if count else ([], None)
-        onward = None
+        onward = until_ms = None
         if rest is not None:
+            until_ms = rest[0]
             end = "" if end_ms is None else shown_time(end_ms)  # +2h would be another time then
             onward = link("/pending", **asked | {"end": end}, due=rest[0], skip=rest[1])
-        return {"asked": asked, "timers": timers, "next": onward, "count": count, "now_ms": now_ms}
+        told = {"asked": asked, "timers": timers, "count": count, "now_ms": now_ms}
+        return told | {"next": onward, "until_ms": until_ms}
 
     def timer(self, fields: Fields) -> dict[str, Any]:
         """Show what became of a timer; of one that is pending all that was put."""

@@ -277,15 +277,19 @@ class Consuming:
         self.core.check_open()
         return self._iterate(self.group(topic, group), check_timeout(timeout))
 
-    def pull(
+    def pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> Run:
+        """Return a batch; see `TimerStore.pull`."""
+        return self.pull_some(topic, group, max_count, timeout, None)
+
+    def pull_some(
         self,
         topic: str,
         group: str,
         max_count: int,
         timeout: float | None,
-        bytes_max: int | None = None,
+        bytes_max: int | None,
     ) -> Run:
-        """Return a batch; see `TimerStore.pull`, and for `bytes_max` `Group.pull`."""
+        """Return a batch; see for `bytes_max` `Group.pull`."""
         if self.core.closed:
             self.core.check_open()
         if type(max_count) is not int or not 1 <= max_count <= PULL_COUNT_MAX:

@@ -127,7 +127,8 @@ def _settle(
         return _settle_some(consuming, group, left, wanted, act)
     core, count = consuming.core, 0
     while left > 0:
-        letters = consuming.pull(dead_topic(group), group, min(left, _AT_ONCE), 0, CONSUME_BYTES)
+        asked = dead_topic(group), group, min(left, _AT_ONCE), 0, CONSUME_BYTES
+        letters = consuming.pull_some(*asked)
         if len(letters) == 0:
             break
         done = 0
