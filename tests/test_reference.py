@@ -12,6 +12,7 @@ import timerstore.errors
 from tests.markdown import ROOT, split_fences
 from tests.page_player import is_said
 from tests.rigs.program import python
+from tests.rigs.warm import Warm
 from timerstore.timelog.files.identity import SIZES
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -57,7 +58,7 @@ def test_every_public_name_has_its_place(package: str) -> None:
 
 
 def test_config_has_every_setting() -> None:
-    page = python(ROOT / "docs/hooks/made.py", REFERENCE / "config.md", timeout_s=60)
+    page = python(ROOT / "docs/hooks/made.py", REFERENCE / "config.md", timeout_s=60, popen=Warm)
     found = {name: text for name, text in sections(page).items() if "Default " in text}
     for field in dataclasses.fields(timerstore.Config):
         text = found.pop(field.name)
@@ -101,6 +102,6 @@ def test_errors_have_their_cure_and_say_what_the_page_says(
 def test_commands_are_those_of_the_shell() -> None:
     # In a process of its own: the order is that in which the commands' modules are imported.
     program = ROOT / "docs" / "hooks" / "made.py"
-    printed = python(program, "commands", timeout_s=60)
+    printed = python(program, "commands", timeout_s=60, popen=Warm)
     assert {"put", "serve", "pipeline run"} <= set(re.findall(r"(?m)^#{3,4} (.+)$", printed))
     assert "<!-- made: commands -->" in (REFERENCE / "cli.md").read_text()

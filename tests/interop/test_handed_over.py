@@ -19,6 +19,7 @@ from tests.cli.shell import SMALL, finish, process
 from tests.interop.brokers import Brokers
 from tests.interop.test_common_calls import now_ms
 from tests.markdown import ROOT
+from tests.rigs.warm import Warm
 
 pytestmark = [
     pytest.mark.slow,
@@ -71,7 +72,7 @@ def fill_until_killed(path: Path) -> None:
 def filled_and_killed(path: Path) -> Filled:
     """Have a process fill a store, and kill it."""
     code = f"from {__name__} import *; fill_until_killed(Path({str(path)!r}))"
-    child = subprocess.Popen(
+    child = Warm(
         [sys.executable, "-P", "-c", code],
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(ROOT)},

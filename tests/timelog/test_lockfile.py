@@ -13,6 +13,7 @@ import pytest
 
 from tests.interrupting import Interrupt, interrupted
 from tests.rigs.program import python
+from tests.rigs.warm import Warm
 from timerstore.errors import StoreLockedError
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import LockFile
@@ -59,7 +60,7 @@ sys.stdin.read()
 
 def elsewhere(folder: Path, script: str = TRY_BOTH) -> str:
     """What another process gets when it takes the lock."""
-    return python("-c", script, folder, timeout_s=60)
+    return python("-c", script, folder, timeout_s=60, popen=Warm)
 
 
 @contextmanager
