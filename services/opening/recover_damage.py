@@ -19,6 +19,7 @@ from timerstore.services.opening.recover_settled import find_timer
 from timerstore.timelog.bytes.decode import decode_message, identity_of
 from timerstore.timelog.files.checkpoint import TimerCheckpoint
 from timerstore.timelog.files.nonzero import last_used
+from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import apron_bytes
 from timerstore.timelog.reading.pastdamage import (
     NO_COPIES,
@@ -29,10 +30,10 @@ from timerstore.timelog.reading.pastdamage import (
     read_framed,
     rolled_sources,
 )
-from timerstore.timelog.reading.reader import StoreReader
+from timerstore.timelog.reading.reader import ReadSegments, StoreReader
 from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.timelog.writing.append import new_stage
-from timerstore.timelog.writing.compose import ACKS_TOPIC, Staged, read_record, stage_messages
+from timerstore.timelog.writing.compose import Staged, read_record, stage_messages
 
 NO_NEXT_MESSAGE: Final = -1
 
@@ -161,7 +162,8 @@ def check_files(
 # --- What a crash has torn at the commit log's end: a message, a batch of them, or a reschedule.
 #
 # An acknowledgement record and its puts are appended under one taking of the append lock, so
-# nothing stands behind a batch that is not whole. It is cut off the log as half a message is.
+# nothing stands behind a batch that is not whole. It is cut off the log as half a message is, and a
+# backup ends before it.
 
 
 def torn_bytes(engine: Engine, end: int) -> int:
@@ -178,22 +180,21 @@ def torn_bytes(engine: Engine, end: int) -> int:
     return last_used(tail) + 1
 
 
-def whole_count(engine: Engine, part: LoggedMessages, queue_rows: Words) -> int:
-    """Return how many of some scanned messages there are before a record that lacks puts.
+def torn_batch(
+    log: SegmentedFile | ReadSegments, part: LoggedMessages, records: Words, lacking: int = 0
+) -> tuple[int, int]:
+    """Return how many puts a batch at the end of scanned messages lacks, and where its record is.
 
-    `queue_rows`: the queue's row of each. O(messages), and one that is decoded.
+    `records`: which of `part` are acknowledgement records. `lacking`: what was returned of the
+    messages before `part`; if the record is among those, it is at −1. O(1), and one is decoded.
     """
-    rows = engine.queues.rows(ACKS_TOPIC)
-    records = np.flatnonzero(np.isin(queue_rows, rows)) if rows else np.zeros(0, np.int64)
     if not len(records):
-        return len(part)
+        return max(0, lacking - len(part)), -1
     last = int(records[-1])
     offset = int(part.offset[last])
-    message = decode_message(engine.commitlog.view(offset), offset)
-    record = read_record(message.body)
-    if record is None or last + record.put_count < len(part):
-        return len(part)
-    return last
+    record = read_record(decode_message(log.view(offset), offset).body)
+    stop = last + 1 if record is None else last + 1 + record.put_count
+    return max(0, stop - len(part)), last
 
 
 def complete_reschedule(engine: Engine, last: LoggedMessages, now_ms: int) -> bool:

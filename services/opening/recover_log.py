@@ -15,8 +15,8 @@ from timerstore.services.engine.rebuild import QUEUES
 from timerstore.services.opening.recover_damage import (
     NO_NEXT_MESSAGE,
     DamagedLog,
+    torn_batch,
     torn_bytes,
-    whole_count,
 )
 from timerstore.services.opening.recover_levels import LevelDueTimes
 from timerstore.services.opening.recover_pending import Recount
@@ -36,6 +36,7 @@ from timerstore.timelog.files.checkpoint import TimerCheckpoint, sealed_from
 from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.copies import BrokerCopies
 from timerstore.timelog.reading.pastdamage import NO_MESSAGE_REASON, NO_SOURCE
+from timerstore.timelog.writing.compose import ACKS_TOPIC
 
 CHUNK_ROWS: Final = 65_536
 
@@ -134,7 +135,9 @@ class LogScan:
         place = self._place
         part, is_more = self._scan()
         queue_rows = queue_rows_of(self.engine, scan.stored_in(part))
-        whole = whole_count(self.engine, part, queue_rows)
+        records = np.flatnonzero(np.isin(queue_rows, self.engine.queues.rows(ACKS_TOPIC)))
+        lacking, record = torn_batch(self.engine.commitlog, part, records)
+        whole = record if lacking else len(part)
         self._take(part[:whole], queue_rows[:whole])
         bad = place.offset
         torn = int(part.offset[whole]) if whole < len(part) else bad

@@ -179,8 +179,18 @@ def rolled_sources(reader: StoreReader, made: Words, known: Words) -> Words:
 
 def fillers(reader: StoreReader, rows: LoggedMessages) -> LoggedMessages:
     """Return those that a salvage has put in the place of lost messages; see `compose.py`."""
-    likely = rows[rows.topic_bytes == len(fmt.SALVAGED_TOPIC)]
-    is_one = [topic_of(reader, row) == fmt.SALVAGED_TOPIC for row in likely]
+    return rows[rows_of_topic(reader, rows, fmt.SALVAGED_TOPIC)]
+
+
+def rows_of_topic(
+    reader: StoreReader, rows: LoggedMessages, topic: bytes, count_max: int | None = None
+) -> Words:
+    """Return the indexes of messages of a topic; with `count_max` only so many rows are looked at,
+    the last ones.
+    """
+    first = 0 if count_max is None else max(0, len(rows) - count_max)
+    likely = first + np.flatnonzero(rows.topic_bytes[first:] == len(topic))
+    is_one = [topic_of(reader, rows[index]) == topic for index in likely.tolist()]
     return likely[np.array(is_one, np.bool_)]
 
 

@@ -22,6 +22,8 @@ from timerstore.copies.backup_content import (
     check_continued,
     check_same_store,
     check_whole,
+    flushed_end,
+    life_of,
     make_durable,
     read_new,
     refuse_inside,
@@ -199,7 +201,8 @@ class Shipper:
             raise self._taken_over()
         self._restores: Restores | None = None
         """How the store had been restored by the last point."""
-        self._is_same = False
+        self._same_in = (-1, -1)
+        """The life of the store whose log was compared with what the last point holds."""
         self._said: dict[str, bytes] | None = None
         """The small files of the last point, without those that change all the time."""
 
@@ -304,10 +307,12 @@ class Shipper:
             self._said = {name: files[name] for name in files if name not in _PASSING}
         start = last.log_end if last is not None and last.chain == chain.number else chain.base
         find_divergence(reader, self._restores or [], start, self.dest)
-        if last is not None and not self._is_same:
+        life = life_of(reader)
+        if last is not None and self._same_in != life:
             is_same = self._holds_what_is_there(reader, last)
             check_continued(reader, last.log_end, is_same, self.dest)
-            self._is_same = True
+            if flushed_end(reader) >= last.log_end:  # else its opening may still cut what is there
+                self._same_in = life
         if start < log.start or self._is_open or own != chain.restores:
             if last is not None and start < log.start:
                 logger.warning(

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from timerstore.copies.report import Problem, Summed
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.services.opening.recover_damage import torn_batch
 from timerstore.timelog.files.checkpoint import DERIVED_FILES, decode_checkpoint
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
 from timerstore.timelog.files.reader_end import read_file
-from timerstore.timelog.files.smallfile import open_at
-from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
+from timerstore.timelog.files.smallfile import open_at, status_at
+from timerstore.timelog.reading.pastdamage import Damage, read_past_damage, rows_of_topic
 from timerstore.timelog.reading.reader import StoreReader
+from timerstore.timelog.writing.compose import ACKS_TOPIC, PUTS_MAX
 
 _LEFT_OUT: Final = DERIVED_FILES | {
     f"config/{name}" for name in ("wheelsums", "timermetrics", "rebuild.json", "spare")
@@ -119,18 +121,45 @@ class NewLog(NamedTuple):
 
 
 def read_new(reader: StoreReader, start: int, told: Summed) -> NewLog:
-    """Look at the log from `start` on; see `sound_log`. Half of the work is left to be told."""
-    end, message_count, problems = start, 0, list[Problem]()
-    told.total = 2 * max(flushed_end(reader) - start, 1)
-    for part in sound_log(reader, start):
-        if isinstance(part, Problem):
-            problems.append(part)
-        else:
-            message_count += part[0]
-            told(max(part[1] - end, 0))
-            end = max(end, part[1])
-    told.total = 2 * (end - start)
-    return NewLog(end, message_count, tuple(problems))
+    """Look at the log from `start` on. Half of the work is left to be told.
+
+    It ends where a recovery would cut it: behind the last message that is whole, or before a
+    record of which the puts are not all there. Before what was flushed, bytes that are no message
+    are damage, and are skipped; behind it, they are the end. A broker does not say how much it
+    flushed.
+    """
+    checkpoint, flushed = reader.checkpoint, flushed_end(reader)
+    ours = checkpoint is not None and not checkpoint.by_broker
+    found = before = NewLog(start, 0, ())
+    waiting, lacking = list[Problem](), 0
+    told.total = 2 * max(flushed - start, 1)
+    behind = reader.scan(max(start, flushed)) if ours else None
+    for part in chain(read_past_damage(reader, start, flushed), behind or ()):
+        if isinstance(part, Damage):
+            if ours or not part.is_empty:
+                waiting.append(Problem("commitlog", part.offset, part.reason))
+            if not ours:
+                continue  # it may be the end
+        if waiting:  # the log goes on behind it, so what stood before it was whole
+            found, lacking = found._replace(problems=(*found.problems, *waiting)), 0
+            waiting.clear()
+        if isinstance(part, Damage):
+            continue
+        records = rows_of_topic(reader, part, ACKS_TOPIC, PUTS_MAX + 1)
+        lacking, record = torn_batch(reader.commitlog, part, records, lacking)
+        if record >= 0:
+            count = found.message_count + record
+            before = found._replace(end=int(part.offset[record]), message_count=count)
+        end = int(part.offset[-1] + part.size[-1])
+        told(max(end - found.end, 0))
+        count = found.message_count + len(part)
+        found = found._replace(end=max(found.end, end), message_count=count)
+    if lacking:
+        found = before
+    elif behind is not None:
+        found = found._replace(end=max(found.end, behind.end))
+    told.total = 2 * (found.end - start)
+    return found
 
 
 def small_files_of(reader: StoreReader) -> dict[str, bytes]:
@@ -151,29 +180,10 @@ def flushed_end(reader: StoreReader) -> int:
     return min(max(checkpoint.commitlog_flushed, log.start), log.files_end)
 
 
-def sound_log(reader: StoreReader, start: int) -> Iterator[tuple[int, int] | Problem]:
-    """Yield (messages, where the last one ends) of the log from `start` on, and each Problem.
-
-    It ends with the last message that is whole. Before what was flushed, bytes that are no message
-    are damage, and are skipped; behind it, they are the end. A broker does not say how much it
-    flushed.
-    """
-    checkpoint, flushed = reader.checkpoint, flushed_end(reader)
-    ours = checkpoint is not None and not checkpoint.by_broker
-    waiting: list[Problem] = []
-    for part in read_past_damage(reader, start, flushed):
-        if isinstance(part, Damage):
-            problem = Problem("commitlog", part.offset, part.reason)
-            if ours:
-                yield problem
-            elif not part.is_empty:
-                waiting.append(problem)
-            continue
-        yield from waiting
-        waiting.clear()
-        yield len(part), int(part.offset[-1] + part.size[-1])
-    if ours:
-        scanned = reader.scan(max(start, flushed))
-        for rows in scanned:
-            yield len(rows), int(rows.offset[-1] + rows.size[-1])
-        yield 0, scanned.end
+def life_of(reader: StoreReader) -> tuple[int, int]:
+    """Return what names the opening of a store that is open; the same if it is closed."""
+    try:
+        status = status_at(reader.path / "abort", reader.at)
+    except FileNotFoundError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
