@@ -1,10 +1,12 @@
-"""What a client acknowledges after its owner was lost does not come again from the next one."""
+"""After its owner was lost, a client acknowledges and reads at the next one what it was handed."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,9 @@ import timerstore
 from tests.rigs.storm_taken import run_of
 from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
-from timerstore import Client, TimerStore
+from timerstore import Client, Consumer, Delivery, StoreClosedError, TimerStore, recurring
 from timerstore.share.answers import ack_known
+from timerstore.share.clientrun import ClientRun
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 BODIES = [b"%d" % i for i in range(8)]
@@ -195,3 +198,127 @@ def test_one_that_reads_later_finds_it_done(owners: Owners, client: Client) -> N
     for d in batch[4:]:
         d.ack()
     assert left(owners.change()) == BODIES[:4]
+
+
+# --- what a message says besides its body
+
+
+def first(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Have a client do something before it looks at what it was handed, once."""
+    real, acts = ClientRun._described, [act]
+
+    def described(run: ClientRun) -> list[dict[str, Any]]:
+        if acts:
+            acts.pop()()
+        return real(run)
+
+    monkeypatch.setattr(ClientRun, "_described", described)
+
+
+def test_the_next_owner_says_all_of_it(owners: Owners, client: Client) -> None:
+    until_ms = time.time_ns() // 1_000_000 + 3_600_000
+    said: dict[str, Any] = {"key": "ann", "tag": "paid", "properties": {"tenant": "a"}}
+    client.put(b"x", topic="t", expires_ms=until_ms, **said)
+    (d,) = client.pull("t", timeout=10)
+    d.nack()
+    (d,) = client.pull("t", timeout=10)
+    owners.change()
+    assert (d.key, d.tag, d.properties, d.attempt, d.expires_ms) == (*said.values(), 1, until_ms)
+
+
+def test_what_nobody_can_tell_is_an_error_and_comes_again(owners: Owners, client: Client) -> None:
+    fire(client, BODIES[:1])
+    batch: Any = client.pull("t", timeout=10)
+    batch._offsets = batch._offsets + 1
+    (d,) = batch
+    owners.change()
+    for look in (lambda: d.key, lambda: d.properties, lambda: d.attempt):
+        with pytest.raises(StoreClosedError, match="come again"):
+            look()
+    assert left(owners.store) == BODIES[:1]
+
+
+def test_a_handler_that_cannot_look_settles_nothing(
+    owners: Owners, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, runs = ClientRun._described, list[ClientRun]()
+
+    def described(run: ClientRun) -> list[dict[str, Any]]:
+        runs.append(run)
+        if run is runs[0]:
+            raise StoreClosedError("nobody")
+        return real(run)
+
+    monkeypatch.setattr(ClientRun, "_described", described)
+    began, keys = list[bytes](), list[str | None]()
+
+    def handle(d: Delivery) -> None:
+        began.append(d.body)
+        keys.append(d.key)
+
+    consumer = Consumer(client, "default", threads=1)
+    consumer.subscribe("t", handle)
+    client.put(b"x", topic="t", key="ann")
+    with consumer:
+        wait_until(lambda: keys)
+    assert (began, keys) == ([b"x"] * 2, ["ann"])
+    assert left(owners.store) == []
+
+
+def test_what_expires_while_owners_change_is_not_handled(owners: Owners, client: Client) -> None:
+    until_ms, handled = time.time_ns() // 1_000_000 + 2_000, list[bytes]()
+
+    def handle(d: Delivery) -> None:
+        if not handled:
+            owners.change()
+            wait_until(lambda: time.time_ns() // 1_000_000 > until_ms)
+        handled.append(d.body)
+
+    consumer = Consumer(client, "default", threads=1)
+    consumer.subscribe("t", handle)
+    for i, until in enumerate((None, until_ms, None)):
+        client.put(b"%d" % i, topic="t", expires_ms=until)
+    wait_until(lambda: client.count() == 0)
+    with consumer:
+        wait_until(lambda: len(handled) >= 2)
+    assert handled == [b"0", b"2"]
+
+
+def test_a_tag_that_is_wanted_is_handled(
+    owners: Owners, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handled: list[bytes] = []
+    consumer = Consumer(client, "default", threads=1)
+    consumer.subscribe("t", lambda d: handled.append(d.body), tags="paid")
+    first(monkeypatch, owners.change)
+    client.put(b"paid", topic="t", tag="paid")
+    with consumer:
+        wait_until(lambda: handled)
+    assert handled == [b"paid"]
+
+
+def test_a_job_goes_on(owners: Owners, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = recurring.Schedules(client)
+    jobs.start("r", key="k", body=b"run", schedule=recurring.every(0.2))
+    first(monkeypatch, owners.change)
+    wait_until(lambda: jobs.step())
+    assert [job.key for _, job in jobs.list()] == ["k"]
+
+
+def test_what_no_handler_began_waits_for_no_owner(owners: Owners) -> None:
+    """It is the next owner's anyway."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def handle(d: Delivery) -> None:
+        began.set()
+        go_on.wait(60)
+
+    with timerstore.connect(owners.path, timeout=3_600) as client:
+        consumer = Consumer(client, "default", threads=1)
+        consumer.subscribe("t", handle)
+        fire(client, BODIES)
+        consumer.start()
+        assert began.wait(30)
+        owners.store.close()
+        assert not consumer.close(timeout=0.1)
+        go_on.set()

@@ -102,6 +102,9 @@ class Handling:
             return task, ()
         try:
             messages = [task.handed.message(place) for place in task.places]
+        except StoreClosedError as e:  # nobody can tell
+            self._leave(task, e)
+            return None, ()
         except (TimerStoreError, OSError):
             return task, ()
         late = {i for i, each in enumerate(messages) if expires_ms(each) < now_ms}
@@ -216,11 +219,21 @@ class Handling:
         good, rest = task.split(good_count)
         if good_count:
             self._done(good)
-        self._tell(rest, outcome)
+        try:
+            self._tell(rest, outcome)
+        except StoreClosedError:  # nobody can tell how often it failed before
+            self._leave(rest, outcome.error)
+            return
         if self._broadcast:
             self._done(rest, handled=False)
         elif not self._holds_back(rest, outcome):
             yield from self._send_back(rest, outcome)
+
+    def _leave(self, task: Task, error: BaseException | None) -> None:
+        """Leave a task to whoever has the store next, which hands it out again."""
+        text, id = "%s: message %s cannot be asked for, and comes again", task.deliveries[0].id
+        log.warning(text, task.subscription.topic, id, exc_info=shown_error(error))
+        task.subscription.give_back(task)
 
     def _tell(self, rest: Task, outcome: Outcome) -> None:
         """Log what failed, how often it did, and when it comes again."""

@@ -6,7 +6,7 @@ import inspect
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import islice
@@ -52,7 +52,7 @@ from timerstore.values.puts import Many, Put
 from timerstore.watching.any_store import CALLS
 from timerstore.watching.topics import read_fired, read_seconds_ahead
 
-# --- acknowledging by id, also for another process
+# --- acknowledging and describing by id, also for another process
 #
 # A client asks for it whose owner was lost: the next one knows nothing of what the last one handed
 # out, and the places in the log are the same.
@@ -81,8 +81,33 @@ def ack_known(
     return count
 
 
+@inside
+def describe_known(
+    group: Group, ids: Sequence[str], offsets: Sequence[int]
+) -> list[dict[str, Any]] | None:
+    """Return messages without their bodies; None if one is not there any more. O(messages)."""
+    group.core.check_open()
+    found = [_message_at(group, *each) for each in zip(ids, offsets, strict=True)]
+    known = [each for each in found if each is not None]
+    return _without_bodies(known) if len(known) == len(found) else None
+
+
+def _without_bodies(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in each._asdict().items() if k != "body"} for each in messages]
+
+
 def _place_of(group: Group, id: str, offset: int) -> tuple[int, int] | None:
     """Return row and index of the entry of a message; None if it is not that one."""
+    message, queues = _message_at(group, id, offset), group.core.engine.queues
+    if message is not None:
+        for row in queues.rows(message.topic.encode("utf-8", "surrogateescape")):
+            if queues.table.queue_id[row] == message.queue_id:
+                return row, message.queue_index
+    return None
+
+
+def _message_at(group: Group, id: str, offset: int) -> Message | None:
+    """Return the message that begins there; None if it is not the one with that id."""
     engine = group.core.engine
     if not engine.commitlog.start <= offset < engine.commitlog.end:
         return None
@@ -90,12 +115,7 @@ def _place_of(group: Group, id: str, offset: int) -> tuple[int, int] | None:
         message = group.decode(offset, engine.commitlog.pin(offset, offset + 1))
     except CorruptStoreError:  # removed, or no message's begin
         return None
-    if message.properties.get("UNIQ_KEY", "") != id:
-        return None
-    for row in engine.queues.rows(message.topic.encode("utf-8", "surrogateescape")):
-        if engine.queues.table.queue_id[row] == message.queue_id:
-            return row, message.queue_index
-    return None
+    return message if message.properties.get("UNIQ_KEY", "") == id else None
 
 
 # --- whether a call whose answer was lost was made: the log's tail tells
@@ -177,7 +197,7 @@ def _first_behind(core: Core, row: int, since: int) -> int:
 OWN: Final = (
     *("put", "put_many", "cancel_many", "reschedule", "pending", "pending_columns", "pull"),
     *("begin_groups", "ack", "ack_known", "retry", "nack", "ack_and_put", "give_back", "describe"),
-    *("pause", "fired", "seconds_ahead", "beat"),
+    *("describe_known", "pause", "fired", "seconds_ahead", "beat"),
 )
 """Calls that have a method here."""
 PLAIN: Final = tuple(name for name in CALLS if name not in (*OWN, "consume", "close"))
@@ -463,9 +483,7 @@ class Answers:
         self, asked: Asked, topic: Any, group: Any, ids: Any, offsets: Any, handled: Any = True
     ) -> Answer:
         """Acknowledge what an earlier owner handed out, or what was taken back."""
-        is_sound = isinstance(ids, list) and isinstance(offsets, list) and len(ids) == len(offsets)
-        if not is_sound or not all(type(each) is int for each in offsets):
-            raise InvalidArgumentError("Send ids, and as many offsets, whole numbers.")
+        _check_places(ids, offsets)
         found = self._store.consuming.group(topic, group)
         return ack_known(found, ids, offsets, handled=handled is not False), ()
 
@@ -547,8 +565,14 @@ class Answers:
         held = asked.session.batch(batch)
         if held is None or not 0 <= start <= stop <= len(held):
             return None, ()
-        messages = (held.message(i)._asdict() for i in range(start, stop))
-        return [{k: v for k, v in each.items() if k != "body"} for each in messages], ()
+        return _without_bodies(held.message(i) for i in range(start, stop)), ()
+
+    def _describe_known(
+        self, asked: Asked, topic: Any, group: Any, ids: Any, offsets: Any
+    ) -> Answer:
+        """Return the same of what an earlier owner handed out, or what was taken back."""
+        _check_places(ids, offsets)
+        return describe_known(self._store.consuming.group(topic, group), ids, offsets), ()
 
     # --- switches
 
@@ -556,6 +580,13 @@ class Answers:
         duration = None if duration_s is None else _duration("duration_s", duration_s)
         self._store.pause(duration=duration, **given)
         return None, ()
+
+
+def _check_places(ids: Any, offsets: Any) -> None:
+    """Refuse what does not say which messages are meant."""
+    is_sound = isinstance(ids, list) and isinstance(offsets, list) and len(ids) == len(offsets)
+    if not is_sound or not all(type(each) is int for each in offsets):
+        raise InvalidArgumentError("Send ids, and as many offsets, whole numbers.")
 
 
 def _duration(name: str, seconds: Any) -> timedelta:

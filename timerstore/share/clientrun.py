@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ _DESCRIBED_AT_ONCE: Final = 512
 class ClientRun(HandedOut):
     """Messages that a client was handed together.
 
-    What it acknowledges after its owner has ended the next one is told by ids and places.
+    After its owner has ended, the next one is told by ids and offsets which ones are meant.
     """
 
     __slots__ = (
@@ -77,21 +78,19 @@ class ClientRun(HandedOut):
 
     def _settle(self, places: list[int] | None, *, handled: bool = True) -> None:
         count = len(self)
-        if not count or self._ask("ack", places=places, handled=handled):
-            return
-        chosen = list(range(count)) if places is None else places
-        given = {
-            "topic": self.topic,
-            "group": self.reads_as,
-            "ids": self.ids.take(chosen).to_pylist(),
-            "offsets": self._offsets[chosen].tolist(),
-            "handled": handled,
-        }
-        self._link.ask("ack_known", given)
+        if count and not self._ask("ack", places=places, handled=handled):
+            chosen = list(range(count)) if places is None else places
+            self._ask_known("ack_known", chosen, handled=handled)
 
     def give_back(self, places: Sequence[int]) -> None:
-        """Let some be handed out again, to any consumer of the group."""
-        self._ask("give_back", places=list(places))
+        """Let some be handed out again, to any consumer of the group.
+
+        An owner that is lost has taken everything back: nobody is waited for.
+        """
+        self._link.check_session(self._session)
+        given = {"batch": self._name, "places": list(places)}
+        with suppress(StoreClosedError):
+            self._link.ask("give_back", given, waits=False)
 
     def nack(self, i: int, delay: timedelta | None) -> None:
         """Send one back, durably, which acknowledges it."""
@@ -130,20 +129,34 @@ class ClientRun(HandedOut):
         return self._messages[i]
 
     def _described(self) -> list[dict[str, Any]]:
+        """Return the messages without their bodies; StoreClosedError if nobody knows them."""
         told: list[dict[str, Any]] = []
         for start in range(0, len(self), _DESCRIBED_AT_ONCE):
             stop = min(start + _DESCRIBED_AT_ONCE, len(self))
             part = self._ask("describe", start=start, stop=stop)
-            if part is None:  # its owner has ended: they come again, from the next one
-                message = dict.fromkeys(Message._fields, 0) | {"topic": self.topic}
-                ids = self.ids.to_pylist()
-                return [message | {"properties": {"UNIQ_KEY": each}} for each in ids]
+            if part is None:
+                part = self._ask_known("describe_known", list(range(start, stop)))
+            if part is None:
+                raise StoreClosedError(
+                    f"The process that handed out these messages of {self.topic!r} has ended, and "
+                    "one of them is not in the log any more. All that are come again."
+                )
             told += part
         return told
 
     def _ask(self, name: str, **arguments: Any) -> Any:
         self._link.check_session(self._session)
         return self._link.ask(name, {"batch": self._name, **arguments})[0]["result"]
+
+    def _ask_known(self, name: str, places: list[int], **more: Any) -> Any:
+        """Ask an owner that did not hand them out, by what it finds in the log."""
+        given = {
+            "topic": self.topic,
+            "group": self.reads_as,
+            "ids": self.ids.take(places).to_pylist(),
+            "offsets": self._offsets[places].tolist(),
+        }
+        return self._link.ask(name, given | more)[0]["result"]
 
 
 def _said(put: dict[str, Any]) -> dict[str, Any]:

@@ -182,12 +182,14 @@ class Link:
         parts: Sequence[Part] = (),
         *,
         is_repeatable: bool = True,
+        waits: bool = True,
     ) -> Answered:
         """Return what the owner answers; raises what the call raised there.
 
         Arguments are as a program has them. If the owner is lost on the way, what
         `is_repeatable` is asked of the next one. Raises StoreClosedError if there is none for a
-        while, or if it is not known what became of a call that is not.
+        while (at once, unless this `waits`), or if it is not known what became of a call that is
+        not repeatable.
         """
         note_blocking()
         if self._thread is None:
@@ -196,7 +198,7 @@ class Link:
         slot.asked_count += 1
         question: Header = {"call": name, "with": said, "number": slot.asked_count}
         try:
-            answer = self._ask(slot, question, parts, is_repeatable)
+            answer = self._ask(slot, question, parts, is_repeatable, waits)
         except StoreClosedError:  # the call may have been made: the slot's next user did not ask it
             slot.drop()
             raise
@@ -213,12 +215,17 @@ class Link:
         return answer
 
     def _ask(
-        self, slot: _Slot, question: Header, parts: Sequence[Part], is_repeatable: bool
+        self,
+        slot: _Slot,
+        question: Header,
+        parts: Sequence[Part],
+        is_repeatable: bool,
+        waits: bool,
     ) -> Answered:
-        until_s = time.monotonic() + self.patience_s
+        patience_s = self.patience_s if waits else None
         while True:
             if slot.wire is None:
-                slot.wire = self._wait_for_owner(str(slot.number), until_s)
+                slot.wire = self._wait_for_owner(str(slot.number), patience_s)
             question.setdefault("since", self.log_end)
             try:
                 slot.wire.send(question, parts, FRAME_BYTES_MAX)
@@ -232,7 +239,6 @@ class Link:
                         f"have made the call {question['call']!r}: check that, then try again."
                     ) from e
                 question["again"] = True
-                until_s = time.monotonic() + self.patience_s
         self._note(header)
         if "error" in header:
             raise self._error(header, columns)
@@ -273,9 +279,12 @@ class Link:
             _say_bye(slot)
             self._unconnected.append(slot)
 
-    def _wait_for_owner(self, slot: str, until_s: float) -> Wire:
-        """Return a connection to the process that owns the store, or will soon."""
-        longest_s = time.monotonic() + _OPENING_S
+    def _wait_for_owner(self, slot: str, patience_s: float | None) -> Wire:
+        """Return a connection to the process that owns the store, or will soon.
+
+        `patience_s`: None for one that owns it now.
+        """
+        began_s = time.monotonic()
         while True:
             self.check_open()
             try:
@@ -283,10 +292,15 @@ class Link:
             except (LostError, _NobodyError) as e:
                 if self.problem is not None:
                     raise self.problem.with_traceback(None) from None
-                now_s = time.monotonic()
-                if now_s >= until_s and (now_s >= longest_s or not is_taken_over(self.path)):
+                if patience_s is None or self._is_over(time.monotonic() - began_s, patience_s):
                     raise StoreClosedError(self._nobody()) from e
             self.closed.wait(_AGAIN_S)
+
+    def _is_over(self, waited_s: float, patience_s: float) -> bool:
+        """Tell whether to wait no longer: for one that is opening the store that is long."""
+        if waited_s < patience_s:
+            return False
+        return waited_s >= _OPENING_S or not is_taken_over(self.path)
 
     def _nobody(self) -> str:
         who = holder(self.path)
