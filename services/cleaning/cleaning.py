@@ -56,6 +56,7 @@ from timerstore.services.pipeline.copying import (
     read_source,
     stage_copy,
     stage_is_full,
+    touch_message,
 )
 from timerstore.services.running.runner import provide
 from timerstore.services.world import state
@@ -157,6 +158,17 @@ def _take_back_lost(thread: ServiceThread) -> None:
     thread.lost_count = 0
 
 
+@inlined
+def _touch_units(source: SegmentTable, units: Units, targets: Words) -> int:
+    """Wait for the pages of what is copied next, without a lock; return how many units that is."""
+    count, touched_bytes = 0, 0
+    while count < len(units.offset) and touched_bytes < COPY_BYTES:
+        if targets[count] == NO_TARGET:
+            touched_bytes += touch_message(source, units.message[count], units.size[count])
+        count += 1
+    return count
+
+
 @kernel_ahead
 def _copy_units(
     world: World, source: SegmentTable, units: Units, targets: Words, stop_at: int, now_ms: int
@@ -173,9 +185,10 @@ def _copy_units(
     last = (mine.pass_count - 1) * state.PASS_COLUMNS
     first_slot = mine.passes[last + state.PASS_FIRST_SLOT]
     before = act_as(state.CLEANING)
+    ready = _touch_units(source, units, targets)
     lock_acquire(world.fire_lock)
     staged, staged_bytes, i = 0, 0, 0
-    while i < len(units.offset) and staged < STAGE_COUNT_MAX and staged_bytes < COPY_BYTES:
+    while i < ready and staged < STAGE_COUNT_MAX and staged_bytes < COPY_BYTES:
         message, size = units.message[i], units.size[i]
         magic = units.magic[i]
         slot = units.ms[i] // precision

@@ -260,6 +260,7 @@ class Walk:
         """The claim cursor when it began."""
         self.source = own_maps(engine, engine.commitlog)
         self.source.map_from(mine.start, 1)
+        self.source.table.end = mine.stop
 
     def next_units(self, count: int) -> tuple[Units, Words, int]:
         """Return the next units, the targets of those that are dropped as deletes: int64[n].

@@ -19,7 +19,7 @@ from timerstore.services.world.world import World, lateness_bucket
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.limits import fits_segment
 from timerstore.timelog.bytes.message import GOOD, MessageParts, java_hash, read_message
-from timerstore.timelog.files.segmenttable import segment_at
+from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.writing.append import NEED_COMMITLOG, NOT_TOLD, STAGE_BYTES, append
 from timerstore.timelog.writing.consumequeue import find_row
 from timerstore.timelog.writing.frame import (
@@ -51,20 +51,20 @@ def prefetch_message(world: World, message: int) -> None:
 
 
 @inlined
-def message_at(world: World, message: int, size: int) -> tuple[Bytes, int]:
+def message_at(log: SegmentTable, message: int, size: int) -> tuple[Bytes, int]:
     """Return a message's segment, and how many of its bytes are there: 0 if none is."""
-    buf = segment_at(world.commitlog, message)
-    if message < 0 or message >= observe(world.commitlog, "end") or len(buf) == 0:
+    buf = segment_at(log, message)
+    if message < 0 or message >= observe(log, "end") or len(buf) == 0:
         return buf, 0
-    return buf, max(1, min(size, len(buf) - message % world.commitlog.segment_bytes))
+    return buf, max(1, min(size, STAGE_BYTES, len(buf) - message % log.segment_bytes))
 
 
 @inlined
-def touch_message(world: World, message: int, size: int) -> int:
+def touch_message(log: SegmentTable, message: int, size: int) -> int:
     """Wait for a message's pages, which a service must not do under a lock; return its bytes."""
-    buf, size = message_at(world, message, size)
+    buf, size = message_at(log, message, size)
     if size > 0:
-        first = message % world.commitlog.segment_bytes
+        first = message % log.segment_bytes
         for page in range(first, first + size, PAGE_BYTES):
             touch_to_read(buf, page)
         touch_to_read(buf, first + size - 1)

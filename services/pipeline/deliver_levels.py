@@ -111,7 +111,7 @@ def _touch_due(world: World, now_ms: int) -> None:
                 get_i64(buf, at + fmt.ENTRY_OFFSET_AT),
                 get_i32(buf, at + fmt.ENTRY_SIZE_AT),
             )
-            touched_bytes += touch_message(world, message, min(size, BATCH_BYTES))
+            touched_bytes += touch_message(world.commitlog, message, size)
             index += 1
         return
 

@@ -92,7 +92,7 @@ def _touch_taken(world: World, clock: Words) -> int:
     count, touched_bytes = 0, 0
     while count < min(waiting, STAGE_COUNT_MAX) and touched_bytes < BATCH_BYTES:
         at = place_of(head + count)
-        touched_bytes += touch_message(world, ring.message[at], info_size(ring.info[at]))
+        touched_bytes += touch_message(world.commitlog, ring.message[at], info_size(ring.info[at]))
         count += 1
         if is_cold and steady_ns(clock) >= until_ns:
             break
@@ -106,7 +106,7 @@ def _ask_for_taken(world: World, head: int, tail: int) -> None:
     start, stop = 0, 0
     for entry in range(max(head, mine.asked_tail), tail):
         message, info = ring.message[place_of(entry)], ring.info[place_of(entry)]
-        _, size = message_at(world, message, info_size(info))
+        _, size = message_at(log, message, info_size(info))
         if size > 0:
             # A range stays within a segment, because a message does.
             is_beside = start <= message <= stop + PAGE_BYTES

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 import timerstore
 from tests import naive
 from tests.kernels import kernel
-from tests.small_store import SMALL
+from tests.small_store import SMALL, small
 from tests.tiers import how_many
 from timerstore.jit.actor import acting_as
+from timerstore.jit.kernel import INTERPRETED
+from timerstore.jit.locks import lock_if_free, lock_release
+from timerstore.services.cleaning import cleaning
+from timerstore.services.pipeline import deliver_levels, dequeue_put
 from timerstore.services.pipeline.copying import (
     SOURCE_FOUND,
     SOURCE_UNREADABLE,
@@ -27,10 +31,12 @@ from timerstore.services.pipeline.copying import (
     read_source,
     stage_copy,
     stage_is_full,
+    touch_message,
 )
 from timerstore.services.running.runner import provide
 from timerstore.services.world import needs
 from timerstore.services.world.state import DEQUEUE_PUT
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.writing.append import STAGE_BYTES
 from timerstore.timelog.writing.frame import COPY_EXTRA_BYTES, FIRED, CopySays
@@ -158,3 +164,46 @@ def test_what_is_nowhere(tmp_path: Path) -> None:
 def test_a_stage_takes_one_and_then_what_fits(staged: int, staged_bytes: int, size: int) -> None:
     left = STAGE_BYTES - staged_bytes - size - 256 - COPY_EXTRA_BYTES
     assert bool(_is_full(staged, staged_bytes, size)) == (staged != 0 and left < 0)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="it looks into kernels")
+def test_pages_are_waited_for_without_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all who copy: what is read under fire was touched before, while nobody had to wait."""
+    touched, read = set[int](), list[tuple[str, int]]()
+
+    def play(name: str, module: Any) -> None:
+        def touch(log: Any, message: int, size: int) -> int:
+            assert lock_if_free(store.core.engine.world.fire_lock)
+            lock_release(store.core.engine.world.fire_lock)
+            touched.add(message)
+            return touch_message(log, message, size)
+
+        def look(world: Any, buf: Any, found: Any, message: int, size: int) -> bool:
+            read.append((name, message))
+            assert message in touched
+            return read_source(world, buf, found, message, size)
+
+        monkeypatch.setattr(module, "touch_message", touch)
+        monkeypatch.setattr(module, "read_source", look)
+
+    for name, module in [("fire", dequeue_put), ("level", deliver_levels), ("clean", cleaning)]:
+        play(name, module)
+    clock = timerstore.ManualClock(START_MS, force=True)
+    config = small(4_096, 200, 520, roll_window_slots=60, wheel_slot_count=1_024)
+    with timerstore.TimerStore(tmp_path, config=config, clock=clock, disk=QuietDisk()) as store:
+        ids = [store.put(b"%d" % i, delay=timedelta(seconds=500 + i)) for i in range(60)]
+        store.cancel_many(ids[::3])
+        for i in range(30):
+            store.put(b"%d" % i, topic="t", delay_level=1 + i % 2)
+        clock.advance(timedelta(seconds=20))
+        store.flush()
+        touched.clear()  # what was touched long ago may be gone
+        while store.core.upkeep.cleaner.step():
+            touched.clear()
+        assert store.core.engine.world.cleaning.copied_count > 0
+        clock.advance(timedelta(seconds=600))
+        assert store.count() == 0
+    assert {name for name, _ in read} == {"fire", "level", "clean"}
+    assert len(read) >= 30 + 40 + 40

@@ -13,20 +13,14 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.full_disks import FullDisk
 from tests.kernels import kernel
-from tests.models.ledger import read_messages
 from tests.naive_copying import LOST, Appended, DeliverLevels, Level
 from tests.naive_services import LEVEL_MARK, NO_NEED, Log
 from tests.services import alone as one
 from tests.small_store import small
 from timerstore import ManualClock, TimerStore
 from timerstore.errors import StoreFullError
-from timerstore.jit.kernel import INTERPRETED
-from timerstore.jit.locks import lock_if_free, lock_release
-from timerstore.services.pipeline import deliver_levels
-from timerstore.services.pipeline.copying import touch_message
 from timerstore.services.pipeline.deliver_levels import clamped_ms
 from timerstore.services.world.state import DELIVER_LEVELS
-from timerstore.services.world.world import World
 from timerstore.testing.disk import QuietDisk
 from timerstore.testing.ledger import LEVEL_TOPIC
 
@@ -355,25 +349,3 @@ def test_a_shorter_level_delivers_nothing_early_and_in_order(tmp_path: Path) -> 
     clock.advance(timedelta(milliseconds=1))
     assert bodies(store) == [b"an hour and more", b"a second"]
     store.close()
-
-
-@pytest.mark.skipif(not INTERPRETED, reason="it counts what the kernel looks at")
-def test_pages_are_waited_for_without_a_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is delivered was touched before, each message once, and nobody waited meanwhile."""
-    clock, touched = ManualClock(START_MS), list[int]()
-    with TimerStore(tmp_path, config=SMALL, clock=clock, disk=QuietDisk()) as store:
-
-        def touch(world: World, message: int, size: int) -> int:
-            assert lock_if_free(world.fire_lock)
-            lock_release(world.fire_lock)
-            touched.append(message)
-            return touch_message(world, message, size)
-
-        monkeypatch.setattr(deliver_levels, "touch_message", touch)
-        for i in range(30):
-            store.put(b"%d" % i, topic="t", delay_level=1 + i % 2)
-        clock.advance(6 * SECOND)
-        messages = [each.offset for each in read_messages(tmp_path) if each.topic == LEVEL_TOPIC]
-        assert sorted(set(touched)) == sorted(messages) and len(messages) == 30
