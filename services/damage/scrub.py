@@ -3,7 +3,8 @@
 One pass goes over the timer log, then the commit log with the queue entries of its messages; a step
 reads STEP_BYTES, or STEP_MESSAGES. It only reads: what is damaged is named, and an index of which
 that is a part is made anew by the next opening. Nothing is taken off any count here: the services
-do that when they come upon it. It reads through maps of its own, and holds no lock.
+do that when they come upon it. It reads through maps of its own, and holds no lock. Between two
+steps it holds no map either, so what retention removes gives its room back; it goes on behind that.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from timerstore.services.world.state import DEQUEUE_GET, note_walked
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NO_UNIT, UNIT_GOOD, WRONG_UNIT_REASON
+from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
@@ -82,7 +84,7 @@ class Scrub:
         except StopIteration:
             self.pass_count += 1
         except (CorruptStoreError, OSError):
-            pass  # retention removed what was about to be read: begin again
+            pass  # begin again
         self._steps, self.file, self.offset = None, "", 0
         return 0
 
@@ -91,33 +93,41 @@ class Scrub:
         return {"pass_count": self.pass_count, "file": self.file, "offset": self.offset}
 
     def _pass(self) -> Iterator[int]:
-        yield from self._read_units()
-        yield from self._read_messages()
+        self.message_count = 0
+        yield from self._read_log(self.engine.timerlog, self._read_units)
+        yield from self._read_log(self.engine.commitlog, self._read_messages)
+
+    def _read_log(self, log: SegmentedFile, read: Callable[[int], Iterator[int]]) -> Iterator[int]:
+        """Read a log up to its end by now, with `read`, which goes on at `offset`."""
+        self.file, self.offset = log.name, log.start
+        stop = log.end  # before: what is mapped ahead of the end may be removed, and made again
+        while self.offset < stop:
+            try:
+                return (yield from read(stop))
+            except (CorruptStoreError, OSError):
+                if log.start <= self.offset:
+                    raise
+                self.offset = log.start  # retention removed what was about to be read
 
     # --- the timer log
 
-    def _read_units(self) -> Iterator[int]:
-        engine, log = self.engine, self.engine.timerlog
-        self.file = "timerlog"
-        stop = log.end
-        reader = own_maps(engine, log)
-        self.offset = log.start
-        for part in walk_units(reader, log.start, stop, chunk=STEP_BYTES // fmt.UNIT_BYTES):
+    def _read_units(self, stop: int) -> Iterator[int]:
+        reader = own_maps(self.engine, self.engine.timerlog)
+        for part in walk_units(reader, self.offset, stop, chunk=STEP_BYTES // fmt.UNIT_BYTES):
             damaged = part.offset[part.status != UNIT_GOOD]
             for offset in damaged.tolist():
                 self._name(TIMERS, "timerlog", offset, WRONG_UNIT_REASON)
             if len(part):
                 self.offset = int(part.offset[-1]) + fmt.UNIT_BYTES
+            reader.unmap()
             yield STEP_BYTES
 
     # --- the commit log, with the queues
 
-    def _read_messages(self) -> Iterator[int]:
+    def _read_messages(self, stop: int) -> Iterator[int]:
         engine, log = self.engine, self.engine.commitlog
-        self.file, self.offset, self.message_count = "commitlog", log.start, 0
-        stop = log.end  # before: what is mapped ahead of the end may be removed, and made again
         reader = engine.open_reader(shares=False)
-        for item in read_past_damage(reader, log.start, stop, chunk=STEP_MESSAGES):
+        for item in read_past_damage(reader, self.offset, stop, chunk=STEP_MESSAGES):
             start = self.offset
             if isinstance(item, Damage):
                 self.offset = item.resume
@@ -128,8 +138,8 @@ class Scrub:
                 self.offset = int(item.offset[-1] + item.size[-1])
                 self.message_count += len(item)
                 self._compare(item)
-            yield max(1, self.offset - start)
             reader.commitlog.unmap()
+            yield max(1, self.offset - start)
 
     def _compare(self, rows: scan.LoggedMessages) -> None:
         """Compare messages with their queue entries."""

@@ -20,7 +20,7 @@ from timerstore.services.world.floor import read_floor
 from timerstore.timelog.bytes.unit import NO_UNIT, WRONG_UNIT_REASON, Units
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.files.segments import SegmentedFile
-from timerstore.timelog.reading.reader import ReadSegments
+from timerstore.timelog.reading.reader import FEW_MAPS, ReadSegments
 from timerstore.timelog.timerlog import (
     CHUNK_ROWS,
     LANE_COUNT,
@@ -42,8 +42,10 @@ def unit_reader(engine: Engine) -> ReadSegments | PinnedLog:
 
 
 def own_maps(engine: Engine, log: SegmentedFile) -> ReadSegments:
-    """Return a log's files, of which four are mapped at most. O(segments)."""
-    return ReadSegments(log.folder, log.name, log.segment_bytes, engine.disk.at, open_count_max=4)
+    """Return a log's files, of which FEW_MAPS are mapped at most. O(segments)."""
+    return ReadSegments(
+        log.folder, log.name, log.segment_bytes, engine.disk.at, open_count_max=FEW_MAPS
+    )
 
 
 def all_units(

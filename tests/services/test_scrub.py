@@ -3,7 +3,10 @@
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from tests.services.test_damage import CONFIG, START_MS, TIMER_QUEUE, filled, flip
+from tests.small_store import small
 from timerstore import ManualClock, TimerStore
 from timerstore.services.engine.rebuild import MARK_FILE
 from timerstore.testing.disk import QuietDisk
@@ -60,3 +63,33 @@ def test_units_and_messages_are_named(tmp_path: Path) -> None:
     with TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk()) as again:
         assert again.core.findings.rebuilt == ["timer index"]
         assert again.count() == count - 1  # without the one that is lost
+
+
+@pytest.mark.linux
+def test_what_is_removed_gives_its_room_back(tmp_path: Path) -> None:
+    """Between two steps it has no file mapped, and it goes on behind what was removed."""
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
+    config = small(1 << 16, 2_000, 5_248, retention_ms=1, roll_window_slots=60)
+    with TimerStore(path, config=config, clock=clock, disk=QuietDisk()) as store:
+        core, at = store.core, set[str]()
+        log, units, scrub = core.engine.commitlog, core.engine.timerlog, core.upkeep.scrub
+
+        def live() -> None:
+            store.put_many([b"x" * 1_000] * 60, topic="t", delay_ms=50)
+            clock.advance(timedelta(seconds=1))
+            store.pull("t", max_count=1_000, timeout=0).ack()
+            store.flush()
+
+        for _ in range(10):
+            store.put_many([b"x" * 1_000] * 60, topic="t", delay_ms=1_000)
+        clock.advance(timedelta(seconds=3))
+        store.flush()
+        first = log.start, units.start
+        while scrub.step():
+            at.add(scrub.file)
+            mapped = Path("/proc/self/maps").read_text().splitlines()
+            assert not [row for row in mapped if str(path) in row and "(deleted)" in row]
+            live()
+        assert at == {"timerlog", "commitlog"} and scrub.pass_count == 1
+        assert log.start > first[0] and units.start > first[1]
+        assert scrub.message_count > 0 and store.stats().damage == []

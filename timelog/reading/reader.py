@@ -55,6 +55,8 @@ from timerstore.timelog.reading import scan
 
 OPEN_COUNT_MAX: Final = 4_096
 """Segments of one log that stay mapped at once; Linux allows a process 65,530 maps."""
+FEW_MAPS: Final = 4
+"""So many of a log that is read in order: of what is removed meanwhile no more takes room."""
 READ_ROWS: Final = 16_384
 """Messages that one step of a scan reads: 3 MB of rows."""
 _SLOTS_MAX: Final = 1 << 25
@@ -385,8 +387,9 @@ class StoreReader:
     ) -> None:
         """Read the sizes and list the files; nothing is mapped yet.
 
-        With `shares` the writer uses no segment again while this object lives. `folder`: the
-        store's, if it is open here; else it is held from now on.
+        With `shares` all that is listed can be read for as long as this object lives, and the
+        writer uses no segment again; else FEW_MAPS of a log are mapped at once, and what was
+        removed is gone. `folder`: the store's, if it is open here; else it is held from now on.
         """
         self.folder = folder or hold_to_read(path)
         self.at = at = self.folder.at
@@ -398,7 +401,7 @@ class StoreReader:
         refuse_rocksdb(path, at)
         self.path, self.level_ms = path, level_ms
         self._share = FolderShare(*at(path / "commitlog")) if shares else None
-        self._kept: dict[str, dict[int, Kept]] = {}
+        self._kept: dict[str, dict[int, Kept]] | None = {} if shares else None
         self._listed: dict[str, list[int]] = {}
         self.steady = look_steadily(path, at, self._look)
         self.is_open = self.steady.is_open
@@ -430,8 +433,9 @@ class StoreReader:
         return all(none_between(before.get(name, []), numbers) for name, numbers in listed)
 
     def _segments(self, folder: Path, name: str, segment_bytes: int) -> ReadSegments:
-        kept = self._kept.setdefault(name, {})
-        log = ReadSegments(folder, name, segment_bytes, self.at, kept=kept)
+        kept = None if self._kept is None else self._kept.setdefault(name, {})
+        most = FEW_MAPS if kept is None else OPEN_COUNT_MAX
+        log = ReadSegments(folder, name, segment_bytes, self.at, open_count_max=most, kept=kept)
         self._listed[name] = log.numbers
         if self.is_open and log.faults:
             last = (log.numbers[-1] if log.numbers else 0) * segment_bytes
