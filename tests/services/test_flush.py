@@ -103,6 +103,28 @@ def test_the_read_cursor_is_said_to_be_durable_only_once_it_is() -> None:
         assert alone.engine.failure.error is flusher.error is not None
 
 
+@pytest.mark.parametrize("where", ["commitlog", "consumequeue", "timerlog"])
+def test_a_map_that_could_not_be_made_durable_ends_all_flushes(where: str) -> None:
+    """The system tells it once, to who drops the map; all that flush later are told nothing."""
+    disk = FailingDisk()
+    with Alone(DEQUEUE_PUT, disk) as alone:
+        engine, flusher = alone.engine, Flusher(alone.engine)
+        flusher.commit.advance(0)
+        flusher._flushed_timerlog = 0
+        fill(alone)
+        disk.refuse(errno.EIO, "sync", where=where)
+        logs = [engine.commitlog, engine.timerlog, *engine.queues.files]
+        mapped = [each for each in logs if where in str(each.folder) and 0 in each._mapped]
+        with pytest.raises(FlushFailedError):
+            mapped[0]._unmap(0)
+        disk.heal()
+        with pytest.raises(FlushFailedError):
+            flusher.flush()
+        assert flusher.last is None and flusher.error is engine.failure.error is not None
+        with pytest.raises(FlushFailedError):
+            flusher.wait_durable(engine.commitlog.end + 1)
+
+
 def nobody() -> CommittedIndexes:
     """Nobody consumes."""
     return CommittedIndexes({})

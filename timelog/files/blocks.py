@@ -31,7 +31,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
+from timerstore.errors import CorruptStoreError, FlushFailedError, NotAStoreError, StoreFullError
 from timerstore.jit.guards import RLock
 from timerstore.jit.mapping import PAGE_BYTES, MapOwner
 from timerstore.timelog.files.disk import Disk, MappedFile, Zeros
@@ -102,6 +102,8 @@ class MappedSegments:
         self._block_bytes_seen: dict[int, int] = {}  # of those that are not mapped
         self._names_made = self._names_synced = 0  # how many names of segments there were
         self._closed = False
+        self._is_dropping = False  # some map's last sync is under way
+        self._sync_error: FlushFailedError | None = None
         self._epochs = Epochs(self.shared_table)
         self._alive = weakref.WeakSet[MapOwner]()  # all maps that somebody may still read
         self._detached: list[int] = []  # segments whose files are to be removed, the oldest first
@@ -244,10 +246,28 @@ class MappedSegments:
         # for durable. Each writer has blocks first, so a map without them was only read.
         file, stop = self._mapped[number], (number + 1) * self.segment_bytes
         if file.allocated_bytes or stop > self.durable_end:
-            self.disk.sync(file, self.path(number))
+            self._is_dropping = True
+            try:
+                self.disk.sync(file, self.path(number))
+            except FlushFailedError as e:
+                self._sync_error = e
+                raise
+            finally:
+                self._is_dropping = False
             if number * self.segment_bytes <= self.durable_end:
                 self.durable_end = max(self.durable_end, stop)
         self._forget(number)
+
+    def check_dropped(self) -> None:
+        """Raise what a map that was dropped could not be made durable by.
+
+        It is final for all of the log: the system tells an error once, so later syncs succeed.
+        """
+        if self._is_dropping:
+            with self.lock.guard():
+                pass  # what is under way was told by now
+        if self._sync_error is not None:
+            raise self._sync_error
 
     # --- blocks
 

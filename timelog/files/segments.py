@@ -344,8 +344,9 @@ class SegmentedFile(MappedSegments):
                     first = number * self.segment_bytes
                     file.unfault(max(start - first, 0), min(stop - first, self.segment_bytes))
                     self.disk.sync(file, file.path)
-            if start <= self.durable_end:
-                self.durable_end = max(self.durable_end, stop)
+        self.check_dropped()  # behind the syncs, which may have been told nothing any more
+        if start <= self.durable_end:
+            self.durable_end = max(self.durable_end, stop)
         made = self._names_made  # before it: a name that is made meanwhile counts again
         if made != self._names_synced:
             self.disk.sync_folder(self.folder)
