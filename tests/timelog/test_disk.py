@@ -53,6 +53,16 @@ def test_a_new_segment(tmp_path: Path) -> None:
     assert disk.events[1:] == [("allocate", "a"), ("sync", "a"), ("allocate", "a")]
 
 
+def test_a_new_file_takes_nothing_from_who_has_mapped_what_was_there(tmp_path: Path) -> None:
+    disk = Watched()
+    data = bytes(range(1, 201)) * 50
+    (tmp_path / "a").write_bytes(data)
+    old = disk.map_existing(tmp_path / "a", 10_000)
+    new = disk.create_mapped(tmp_path / "a", 20_000)
+    assert old.view.tobytes() == data and not new.view.any()
+    assert (tmp_path / "a").stat().st_size == len(new.view) == 20_000
+
+
 def test_no_room_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Watched()
     before = open_files()

@@ -242,9 +242,13 @@ class Disk:
         except OSError as e:
             raise self.full(e, path) from e
 
-    def open_file(self, path: Path, *, create: bool = False) -> int:
-        """Open a file for reading and writing, without following a symbolic link."""
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    def open_file(self, path: Path, *, create: bool = False, is_new: bool = False) -> int:
+        """Open a file for reading and writing, without following a symbolic link.
+
+        `is_new`: create it, and fail if there is anything of that name.
+        """
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create or is_new else 0)
+        flags |= os.O_EXCL if is_new else 0
         name, folder = self.at(path)
         try:
             return os.open(name, flags, FILE_MODE, dir_fd=folder)
@@ -252,12 +256,17 @@ class Disk:
             raise self.full(e, path) from e
 
     def create_mapped(self, path: Path, length: int) -> MappedFile:
-        """Create a zero-filled file without any block, and map it; see `allocate`."""
+        """Create a zero-filled file without any block, and map it; see `allocate`.
+
+        What an interrupted renaming left there loses its name: a reader may have it mapped.
+        """
         fd = -1
         try:
             self.event("create", path)
-            fd = self.open_file(path, create=True)
-            os.ftruncate(fd, 0)  # what an interrupted renaming left there
+            if self.exists(path):
+                os.close(self.open_file(path))  # it refuses what is no file
+                self.unlink(path)
+            fd = self.open_file(path, is_new=True)
             os.ftruncate(fd, length)
             return MappedFile(path, fd, length)
         except OSError as e:

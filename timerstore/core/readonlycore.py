@@ -109,12 +109,12 @@ class PrivateDisk(Disk):
     def check_place(self) -> None:
         """Do nothing: what was opened is looked at, wherever it lies by now."""
 
-    def open_file(self, path: Path, *, create: bool = False) -> int:
+    def open_file(self, path: Path, *, create: bool = False, is_new: bool = False) -> int:
         """Open a file for reading; one that is missing is made only in memory."""
         if self._steady is not None and path == self._steady.path / "timerwheel":
             if self._steady.wheel.fd >= 0:
                 return os.dup(self._steady.wheel.fd)
-        if create and not is_there(path, self.at):
+        if (create or is_new) and not is_there(path, self.at):
             return open_in_memory(path.name)
         try:
             fd = open_at(path, self.at)
