@@ -251,6 +251,7 @@ class Retention:
 # a program that puts without consuming fills the disk up to `max_bytes`, and is then refused.
 
 _NO_LIMIT: Final = 1 << 62
+CLOCK: Final = "the clock, which was set back: nothing goes until it has caught up"
 
 
 class Committed(Protocol):
@@ -287,7 +288,9 @@ class Reach:
             number += 1
         for each in [each for each in self._stored_ms if each < first]:
             del self._stored_ms[each]
-        self.kept_by = "retention_ms" if (number + 1) * segment_bytes < log.end else "nothing"
+        self.kept_by = "nothing"
+        if (number + 1) * segment_bytes < log.end:
+            self.kept_by = CLOCK if self.engine.set_back_ms else "retention_ms"
         if number == first:
             return start
         limit = min(number * segment_bytes, self._first_unlinked())

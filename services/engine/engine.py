@@ -240,6 +240,16 @@ class Engine:
         """The read cursor: all slots before it have fired."""
         return self.world.dequeue_put.passed_slot
 
+    @property
+    def set_back_ms(self) -> int:
+        """How far the clock is behind what it said before; 0 if that is less than a slot. O(1).
+
+        Until it has caught up no message grows older, and the read cursor stays, so nothing goes.
+        """
+        latest_ms = max(self.queues.table.stored_ms, self.read_slot * self.precision_ms)
+        set_back_ms = latest_ms - self.clock.now_ms
+        return set_back_ms if set_back_ms >= self.precision_ms else 0
+
     def set_cursors(
         self, passed_slot: int, queue_index: int, frontier_ms: int, floor: int = 0
     ) -> None:

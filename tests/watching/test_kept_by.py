@@ -9,7 +9,9 @@ import pytest
 import timerstore
 from tests.services.test_cleaning import SMALL, START_MS, clean_all, drain, live_on, open_small
 from timerstore import ManualClock, TimerStore
+from timerstore.services.cleaning.retention import CLOCK
 from timerstore.watching import stats
+from timerstore.watching.health import HealthWarning
 
 SECOND = timedelta(seconds=1)
 
@@ -107,3 +109,30 @@ def test_a_store_that_is_behind_is_not_held_up(
         monkeypatch.undo()
         clock.advance(SECOND)
         assert store.count() == 0
+
+
+@pytest.mark.parametrize("back", [timedelta(hours=1), timedelta(days=3650)])
+@pytest.mark.parametrize("puts", [0, 1])
+def test_a_clock_that_was_set_back_is_named(tmp_path: Path, back: timedelta, puts: int) -> None:
+    """Until it has caught up nothing goes: health, and what keeps the log, say so."""
+    clock = ManualClock(START_MS, force=True)
+    clock.advance(back)
+    with open_small(tmp_path / "s", clock) as store:
+        store.put_many([b"one"] * puts)
+        clock.advance(2 * SECOND)
+        assert len(drain(store)) == puts and not told(store)
+    clock = ManualClock(START_MS, force=True)
+    with open_small(tmp_path / "s", clock) as store:
+        assert len(live_on(store, clock, 12)) == 240
+        (warning,) = told(store)
+        assert warning.count == pytest.approx(back / timedelta(milliseconds=1), abs=60_000)
+        assert "set back" in warning.what and kept_by(store) == CLOCK
+        assert store.stats().commitlog_start == 0
+        clock.advance(back)
+        live_on(store, clock, 3)
+        assert not told(store) and CLOCK not in kept_by(store)
+        assert store.stats().commitlog_start > 0
+
+
+def told(store: TimerStore) -> list[HealthWarning]:
+    return [each for each in store.health().warnings if each.kind == "clock set back"]

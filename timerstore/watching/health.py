@@ -13,7 +13,14 @@ from timerstore.core.gate import inside
 from timerstore.core.switches import Pause
 from timerstore.errors import FlushFailedError
 from timerstore.services.engine.engine import Engine
-from timerstore.values.amounts import Moment, html_table, moment, shown_bytes, shown_time
+from timerstore.values.amounts import (
+    Moment,
+    html_table,
+    moment,
+    shown_bytes,
+    shown_span,
+    shown_time,
+)
 from timerstore.watching.groups import NOBODY, GroupStats, read_groups, read_neglected, read_silent
 from timerstore.watching.services import read_copies
 
@@ -64,6 +71,10 @@ _COPY = (
     "it then goes on by itself. If nothing should follow any more, run `timerstore follow PATH "
     "DEST --forget`."
 )
+_CLOCK = (
+    "Check the clock. Timers fire by it, and nothing is lost, but no file is removed until it has "
+    "caught up. If that takes too long, export what is pending into a new store."
+)
 _SILENT = (
     "Start a consumer of this group. If it will not come again, `timerstore forget-group PATH "
     "GROUP`, or store.forget_group, lets its messages go."
@@ -97,10 +108,17 @@ class HealthWarning:
     open; `count` messages of `topic` wait, `since_ms` says since when it has stopped.
     Or "copy is behind": `topic` is then the destination of a copy elsewhere, `count` the bytes
     that it lacks, `since_ms` since when it does.
+    Or "clock set back": nothing is removed until the clock has caught up; `count` is by how many
+    milliseconds it is behind, `topic` is empty, `since_ms` None.
     """
 
     kind: Literal[
-        "dead letters", "nobody reads", "group is silent", "copy is behind", "consumer stopped"
+        "dead letters",
+        "nobody reads",
+        "group is silent",
+        "copy is behind",
+        "consumer stopped",
+        "clock set back",
     ]
     topic: str
     group: str | None
@@ -178,6 +196,7 @@ def read_health(core: Core, consuming: Consuming) -> Health:
     if core.engine.failure.error is None:
         neglected = (_warned(each) for each in read_neglected(core, consuming))
         warnings = (*_behind_copies(core, now_ms), *_consumers_stopped(core, consuming), *neglected)
+        warnings += tuple(_set_back(core))
         silence_ms = core.engine.config.group_silence_ms
         if silence_ms is not None:
             warnings += tuple(map(_silent, read_silent(core, consuming, silence_ms)))
@@ -198,6 +217,14 @@ def _behind_copies(core: Core, now_ms: int) -> Iterator[HealthWarning]:
         told = what if what.endswith(".") else f"{what}.", _COPY.replace("DEST", copy.dest)
         since_ms = now_ms - copy.lag_ms if copy.lag_ms else copy.failing_since_ms
         yield HealthWarning("copy is behind", copy.dest, None, copy.lag_bytes, since_ms, *told)
+
+
+def _set_back(core: Core) -> Iterator[HealthWarning]:
+    """Yield a warning if the clock was set back by more than a clock is set by now and then."""
+    behind_ms = core.engine.set_back_ms
+    if behind_ms > BEHIND_MS:
+        what = f"The clock was set back: it is {shown_span(behind_ms)} behind what it was."
+        yield HealthWarning("clock set back", "", None, behind_ms, None, what, _CLOCK)
 
 
 def _warned(row: GroupStats) -> HealthWarning:

@@ -15,6 +15,7 @@ from timerstore.calls.pending.timers import Timer, read_timer
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import CorruptStoreError
+from timerstore.services.cleaning.retention import CLOCK
 from timerstore.services.durable.flush import read_appended
 from timerstore.services.looking.read_units import slot_units
 from timerstore.services.world.rings import waiting_places
@@ -60,7 +61,7 @@ def kept_by(core: Core) -> str:
     # under the locks of the services: whoever looks at a store that is behind would hold it up.
     is_about_to_fire = latest_slot < engine.world.dequeue_get.claimed_slot
     found = None if is_about_to_fire else _keeper(core, floor, number, latest_slot)
-    who = f"pending timers, from offset {floor:,} on"
+    who = CLOCK if engine.set_back_ms else f"pending timers, from offset {floor:,} on"
     if found is not None:
         timer, offset = found
         due = moment(timer.due_ms)
@@ -68,7 +69,7 @@ def kept_by(core: Core) -> str:
             f"timer {timer.id} of topic {timer.topic!r}, due {due:%Y-%m-%dT%H:%M:%SZ}, "
             f"at offset {offset:,}"
         )
-    return who if others == NOTHING else f"{who}; then by {others}"
+    return who if others in (NOTHING, who) else f"{who}; then by {others}"
 
 
 def _keeper(core: Core, floor: int, number: int, slot: int) -> tuple[Timer, int] | None:
