@@ -6,9 +6,7 @@ import gc
 import itertools
 import os
 import weakref
-from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from tests.full_disks import data_end
 from tests.interrupting import Interrupt, interrupted
 from tests.kernels import kernel
 from tests.watched import StoppedHereError, Watched
-from timerstore.errors import CorruptStoreError, FlushFailedError, NotAStoreError, StoreFullError
+from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
 from timerstore.jit import host
 from timerstore.jit.actor import ALONE, acting_as
 from timerstore.jit.intrinsics import get_u8
@@ -252,50 +250,6 @@ def test_flushing(log: SegmentedFile) -> None:
     log.flush(SIZE, SIZE)
     log.flush(5, 6)
     assert disk.events == [("sync", segment_name(0))]
-
-
-class ToldOnce(Disk):
-    """Its first sync takes a while, and fails; later ones succeed, as Linux has it."""
-
-    def __init__(self) -> None:
-        self.began, self.again, self.goes_on = Event(), Event(), Event()
-
-    def event(self, kind: str, path: Path) -> None:
-        """Fail once."""
-        if kind == "sync" and self.began.is_set():
-            self.again.set()
-        elif kind == "sync":
-            self.began.set()
-            assert self.goes_on.wait(30)
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-
-
-def test_a_flush_is_told_what_a_dropped_map_failed_with_meanwhile(tmp_path: Path) -> None:
-    disk, told = ToldOnce(), list[BaseException]()
-    log = filled(tmp_path / "log", disk)
-
-    def play(work: Callable[[], object]) -> Thread:
-        def run() -> None:
-            try:
-                work()
-            except FlushFailedError as e:
-                told.append(e)
-
-        thread = Thread(target=run, daemon=True)
-        thread.start()
-        return thread
-
-    drops = play(lambda: log.retire(0))
-    assert disk.began.wait(30)
-    flushes = play(lambda: log.flush(0, SIZE))
-    assert disk.again.wait(30)
-    flushes.join(0.1)  # it must not end before the other is told
-    disk.goes_on.set()
-    for thread in (drops, flushes):
-        thread.join(30)
-    assert len(told) == 2 and log.durable_end == 0
-    with pytest.raises(FlushFailedError):
-        log.flush(0, 0)
 
 
 def test_the_next_segment_is_made_in_time(tmp_path: Path) -> None:

@@ -243,10 +243,7 @@ class Disk:
             raise self.full(e, path) from e
 
     def open_file(self, path: Path, *, create: bool = False, is_new: bool = False) -> int:
-        """Open a file for reading and writing, without following a symbolic link.
-
-        `is_new`: create it, and fail if there is anything of that name.
-        """
+        """Open a file to read and write, through no link; `is_new`: there must be none so far."""
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create or is_new else 0)
         flags |= os.O_EXCL if is_new else 0
         name, folder = self.at(path)
