@@ -20,6 +20,7 @@ from tests.small_store import SMALL
 from tests.store_calls import methods
 from timerstore import Outcome, Retry
 from timerstore.aio.loopconsumer import LoopSource
+from timerstore.consumer.consumer import CLOSED
 
 pytestmark = pytest.mark.timeout(120)
 QUICK = replace(SMALL, delay_levels="1s 1s 1s", durability="process")
@@ -400,6 +401,59 @@ def test_what_expires_in_a_step_is_seen_to_in_that_step(tmp_path: Path, batch_co
             assert seen == [b"0", b"1", b"2", b"4"]
             assert [letter.body for letter in await store.dead_letters("g")] == [b"3", b"5"]
             await consumer.close()
+
+    run("asyncio", main)
+
+
+@loops
+@pytest.mark.parametrize("turns", range(3))
+@pytest.mark.parametrize("begin", ["start", "__aenter__", "run"])
+def test_a_start_that_is_cancelled_leaves_nothing_begun(
+    tmp_path: Path, kind: str, begin: str, turns: int
+) -> None:
+    """Its topics are for the next consumer; it is closed, and says so."""
+
+    async def main() -> None:
+        async with timerstore.aio.open(tmp_path / "s", config=QUICK) as store:
+
+            async def handle(d: timerstore.aio.Delivery) -> None: ...
+
+            def consumer() -> timerstore.aio.Consumer:
+                made = timerstore.aio.Consumer(store, "g", ordered=True)
+                made.subscribe("t", handle)
+                return made
+
+            first = consumer()
+            starting = asyncio.create_task(getattr(first, begin)())
+            for _ in range(1 + turns):
+                await asyncio.sleep(0)
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            if turns:
+                assert await first.close()
+            reader = store.sync.consuming.group("t", "g")
+            await until(lambda: first._workings.state == CLOSED and reader.owner is None)
+            for again in (first.start, first.run):
+                with pytest.raises(timerstore.InvalidArgumentError, match="starts only once"):
+                    await again()
+            async with consumer():
+                assert reader.owner is not None
+
+    run(kind, main)
+
+
+def test_a_closed_consumer_does_not_run(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with timerstore.aio.open(tmp_path / "s", config=QUICK) as store:
+            consumer = timerstore.aio.Consumer(store, "g")
+
+            async def handle(d: timerstore.aio.Delivery) -> None: ...
+
+            consumer.subscribe("t", handle)
+            assert await consumer.close()
+            with pytest.raises(timerstore.InvalidArgumentError, match="starts only once"):
+                await consumer.run()
+            assert await store.count() == 0  # it is open
 
     run("asyncio", main)
 

@@ -223,6 +223,20 @@ def test_a_wake_up_concerns_those_whose_topic_has_something(tmp_path: Path, kind
     run(kind, main)
 
 
+def test_a_group_that_a_task_waits_for_is_not_forgotten(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with timerstore.aio.open(tmp_path / "s", config=SMALL) as store:
+            waiting = asyncio.create_task(store.pull("t", group="g"))
+            await until(lambda: store.side.arrivals.waiting)
+            with pytest.raises(timerstore.InvalidArgumentError, match="reads the topic 't'"):
+                await store.forget_group("g")
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await store.forget_group("g")
+
+    run("asyncio", main)
+
+
 def test_what_is_given_back_or_resumed_is_found_by_who_waits(tmp_path: Path) -> None:
     async def main() -> None:
         async with timerstore.aio.open(tmp_path / "s", config=SMALL) as store:

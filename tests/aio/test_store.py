@@ -301,9 +301,11 @@ def test_a_loop_that_is_closed_leaves_the_store_to_be_closed(tmp_path: Path, kin
 
 
 @loops
-def test_closing_ends_who_waits(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("is_attached", [False, True])
+def test_closing_ends_who_waits(tmp_path: Path, kind: str, is_attached: bool) -> None:
     async def main() -> None:
-        async with timerstore.aio.open(tmp_path / "s", config=SMALL) as store:
+        opened = await timerstore.aio.open(tmp_path / "s", config=SMALL)
+        async with await timerstore.aio.attach(opened.sync) if is_attached else opened as store:
             pulls = [asyncio.create_task(store.pull("t")) for _ in range(3)]
 
             async def consume() -> int:
@@ -315,6 +317,27 @@ def test_closing_ends_who_waits(tmp_path: Path, kind: str) -> None:
         errors = await asyncio.gather(*pulls, return_exceptions=True)
         assert [type(each) for each in errors] == [timerstore.StoreClosedError] * 3
         await store.close()
+        await opened.close()
+
+    run(kind, main)
+
+
+@loops
+@pytest.mark.parametrize("turns", range(3))
+def test_a_cancelled_attach_leaves_no_thread(tmp_path: Path, kind: str, turns: int) -> None:
+    async def main() -> None:
+        async with timerstore.aio.open(tmp_path / "s", config=GROUP) as store:
+            at_close, threads = len(store.sync.core.at_close), threading.active_count()
+            for _ in range(3):
+                attaching = asyncio.create_task(timerstore.aio.attach(store.sync).__aenter__())
+                for _ in range(1 + turns):
+                    await asyncio.sleep(0)
+                attaching.cancel()
+                await asyncio.gather(attaching, return_exceptions=True)
+                if not attaching.cancelled():
+                    await attaching.result().close()
+            await until(lambda: threading.active_count() <= threads)
+            assert len(store.sync.core.at_close) == at_close
 
     run(kind, main)
 

@@ -27,7 +27,7 @@ import numpy as np
 from timerstore.calls.putting.admission import WouldWaitError
 from timerstore.core.core import Core
 from timerstore.core.waiting import Waiters
-from timerstore.errors import TimerStoreError
+from timerstore.errors import StoreClosedError, TimerStoreError
 from timerstore.jit.host import drain_event
 from timerstore.services.world.background import BackgroundThread
 from timerstore.store.store import TimerStore
@@ -55,9 +55,13 @@ class Commits:
 
     def stop(self) -> None:
         """Serve those who wait, then end the thread; may be called twice, by any thread."""
+        self.give_up()
+        self._thread.join()
+
+    def give_up(self) -> None:
+        """Have the thread end by itself, though it may not have begun."""
         self._stopped = True
         self._calls.put(False)
-        self._thread.join()
 
     async def wait(self) -> None:
         """Return once all that was appended is durable. Raises FlushFailedError."""
@@ -298,6 +302,7 @@ class LoopSide:
         """Let go what needs no thread."""
         with contextlib.suppress(ValueError):
             self.core.at_close.remove(self._store_closes)
+        self.commits.give_up()
         self._let_go()
 
     def _store_closes(self) -> None:
@@ -319,7 +324,7 @@ class LoopSide:
         self.check_loop()
         if self.stopped:
             self.core.check_open()
-            raise TimerStoreError(
+            raise StoreClosedError(
                 "This object was detached from its store. Call timerstore.aio.attach(store.sync) "
                 "again."
             )
@@ -379,12 +384,13 @@ class LoopSide:
     async def apart_always(self, call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Do so in any state of the store, also while it is being closed."""
         self.check_loop()
-        future = self._submit(call, *args, **kwargs)
+        future = self.submit(call, *args, **kwargs)
         # wrap_future is not enough: a cancelled task would take back a call that waits for a
         # thread.
         return await asyncio.shield(asyncio.wrap_future(future, loop=self.loop))
 
-    def _submit(self, call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    def submit(self, call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Have another thread make a call, whoever waits for it."""
         try:
             return self._pool.submit(call, *args, **kwargs)
         except RuntimeError:  # its threads have gone with the store: one more, for this call

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from concurrent.futures import Future, wait
 from contextvars import Context, copy_context
 from datetime import timedelta
 from functools import partial
@@ -22,6 +23,7 @@ from timerstore.calls.consuming.dead_letters import DeadLetter
 from timerstore.calls.consuming.delivery import LISTED_MAX
 from timerstore.calls.consuming.group import Group
 from timerstore.consumer.consumer import (
+    NEW,
     SIGNALS,
     ConsumerStats,
     Signals,
@@ -158,8 +160,9 @@ class Handlers:
         return count
 
     async def ended(self) -> None:
-        """Return once it stops by itself, as an error makes it."""
-        await asyncio.wait(self._feeding[:1])
+        """Return once it stops by itself, as an error makes it, or if it never began."""
+        if self._feeding:
+            await asyncio.wait(self._feeding[:1])
 
     def cancel(self) -> None:
         """Cancel the handlers that run; what they have comes again."""
@@ -391,7 +394,8 @@ class Consumer(Stays):
         settings = ConsumerSettings.of(locals())
         self._source = LoopSource(store.side, settings)
         self._side, self._workings = store.side, Workings(self._source)
-        self._handlers: Handlers | None = None
+        self._handlers = Handlers(self._source, self._workings.handling, self._concurrency)
+        self._opening: Future[None] | None = None
         self._closed = False
 
     # --- subscribing
@@ -420,16 +424,24 @@ class Consumer(Stays):
     async def start(self) -> None:
         """Begin to call handlers. Durable on return: where a new group starts.
 
-        Raises what `timerstore.Consumer.start` does.
+        Raises what `timerstore.Consumer.start` does. If the task is cancelled meanwhile, the
+        consumer is closed.
         """
-        handlers = await self._open()
+        await self._open()
         if not self._closed:
-            handlers.start()
+            self._handlers.start()
 
-    async def _open(self) -> Handlers:
-        await self._side.apart(self._workings.start)
-        self._handlers = Handlers(self._source, self._workings.handling, self._concurrency)
-        return self._handlers
+    async def _open(self) -> None:
+        self._side.check()
+        if self._closed or not (self._opening is None or self._opening.done()):
+            raise InvalidArgumentError("The consumer starts only once. Make another one.")
+        opening = self._opening = self._side.submit(self._workings.start)
+        try:
+            await asyncio.wrap_future(opening)
+        except asyncio.CancelledError:
+            self._closed = True
+            opening.add_done_callback(lambda opening: self._workings.end())
+            raise
 
     async def run(self, *, timeout: Duration | None = None, close_store: bool = True) -> int:
         """Call handlers until SIGTERM or SIGINT comes, then end; return an exit status.
@@ -447,10 +459,9 @@ class Consumer(Stays):
                 "the end."
             )
         with _Signals(self._side.loop) as signals:
-            if self._handlers is None:
+            if self._closed or self._workings.state == NEW:
                 await self.start()
             handlers = self._handlers
-            assert handlers is not None
             await _first_of(signals.came.wait(), handlers.ended())
             self._closed = handlers.stopping = True
             ending = asyncio.create_task(handlers.stop(timeout_s))
@@ -477,8 +488,10 @@ class Consumer(Stays):
         self._side.check()
         if not self._side.core.clock.manual:
             raise InvalidArgumentError("The store has the wall clock. Call start() instead.")
-        handlers, count = self._handlers or await self._open(), 0
-        while done := await handlers.step():
+        if self._closed or self._workings.state == NEW:
+            await self._open()
+        count = 0
+        while done := await self._handlers.step():
             count += done
         return count
 
@@ -495,8 +508,8 @@ class Consumer(Stays):
             return True
         self._side.check_loop()
         self._closed = True
-        if self._handlers is None:
-            return True
+        if self._opening is not None and not self._opening.done():
+            await self._side.apart_always(wait, [self._opening])
         ended = await self._handlers.stop(timeout_s)
         self._workings.end()
         self._handlers.failure.check()
@@ -505,7 +518,7 @@ class Consumer(Stays):
     @property
     def error(self) -> BaseException | None:
         """The error that stopped it, which `close` raises; None while it works."""
-        return None if self._handlers is None else self._handlers.failure.error
+        return self._handlers.failure.error
 
     async def __aenter__(self) -> Consumer:
         """Start; leaving the block closes it and waits for handlers."""

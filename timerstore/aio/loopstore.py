@@ -168,17 +168,19 @@ async def next_run(
     run = group.pull(count_max, bytes_max=bytes_max)
     if run is not None or (core.clock.manual and timeout is not None):
         return run
-    while True:
-        side.arrivals.arm()
-        await make_visible(side, group)
-        run = group.pull(count_max, bytes_max=bytes_max)
-        if run is not None:
-            return run
-        left_s = None if deadline is None else deadline - time.monotonic()
-        if left_s is not None and left_s <= 0:
-            return None
-        await side.arrivals.wait(left_s, tuple(group.cursors))
-        core.check_open()
+    with side.store.consuming.waiting([group.topic], group.name):
+        while True:
+            side.arrivals.arm()
+            await make_visible(side, group)
+            run = group.pull(count_max, bytes_max=bytes_max)
+            if run is not None:
+                return run
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return None
+            await side.arrivals.wait(left_s, tuple(group.cursors))
+            side.check()
+            core.check_open()
 
 
 async def make_visible(side: LoopSide, group: Group) -> None:
