@@ -56,10 +56,9 @@ class Debounce(NamedTuple):
     wait: timedelta
     at_most: timedelta | None
 
-    def due_ms(self, due_ms: int, first_ms: int) -> int:
-        """Return when the timer is due that would be at `due_ms`."""
-        most_ms = DUE_MS_MAX if self.at_most is None else first_ms + whole_ms(self.at_most)
-        return min(due_ms, most_ms)
+    def most_ms(self, first_ms: int) -> int:
+        """Return when the timer is due at the latest that was put first at `first_ms`."""
+        return DUE_MS_MAX if self.at_most is None else first_ms + whole_ms(self.at_most)
 
 
 def given_debounce(

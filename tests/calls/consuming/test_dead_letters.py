@@ -314,3 +314,27 @@ def test_what_is_dropped_is_gone(ward: Ward, crash: bool) -> None:
     )
     with pytest.raises(InvalidArgumentError):
         ward.store.drop_dead_letters("no/group")
+
+
+def test_what_dies_again_at_once_is_left(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "_AT_ONCE", 3)
+    ward.lose(*(b"%d" % i for i in range(7)))
+    real, again = dead_letters.part_of, list[int]()
+
+    def die(*args: object) -> object:
+        if len(again) < 20:
+            again.append(ward.consumer.step())
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(dead_letters, "part_of", die)
+    assert ward.store.retry_dead_letters("g") == 7
+    assert len(ward.letters()) == sum(again)
+
+
+@pytest.mark.parametrize("some", [False, True])
+def test_a_pause_of_consuming_keeps_no_letter(ward: Ward, some: bool) -> None:
+    ids = ward.lose(b"0", b"1")
+    ward.store.pause("consuming")
+    assert ward.store.retry_dead_letters("g", ids=ids[:1] if some else None, limit=1) == 1
+    assert ward.store.drop_dead_letters("g", ids=ids[1:] if some else None) == 1
+    assert ward.letters() == []

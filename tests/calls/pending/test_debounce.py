@@ -302,3 +302,14 @@ def test_a_handler_sees_a_plain_message(store: TimerStore) -> None:
     clock.advance(SECOND)
     d = take()
     assert d.attempt == 1 and "TIMER_FIRST_PUT_MS" not in d._handed.message(d._i).properties
+
+
+def test_what_expires_behind_its_latest_time_is_put(store: TimerStore) -> None:
+    clock = store.core.clock
+    assert isinstance(clock, ManualClock)
+    store.put(b"1", topic="t", key="k", debounce=10, at_most=12)
+    clock.advance(5 * SECOND)
+    with pytest.raises(timerstore.InvalidArgumentError, match="expires"):
+        store.put(b"2", topic="t", key="k", debounce=10, at_most=12, expires=6)
+    timer = store.get(store.put(b"2", topic="t", key="k", debounce=10, at_most=12, expires=8))
+    assert timer is not None and timer.due_ms == START_MS + 12_000

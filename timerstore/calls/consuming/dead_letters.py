@@ -12,7 +12,6 @@ from typing import Final
 from timerstore.calls.consuming.consuming import Consuming
 from timerstore.calls.consuming.cursors import QueueCursor
 from timerstore.calls.consuming.delivery import (
-    CONSUME_BYTES,
     LISTED_MAX,
     dead_topic,
     error_of,
@@ -83,6 +82,8 @@ def retry_dead_letters(
 ) -> int:
     """Put a group's dead letters back, `limit` at most, or those with these ids; return how many.
 
+    What dies meanwhile is left: a consumer that fails at once would have no end of it.
+
     Each comes to the group again, to no other one, at once, with its id, as attempt 0. It is
     appended first, durably, then that it is done is kept, durably too. A crash between the two
     doubles what was appended: up to 256 messages, with the same ids. Letters that somebody is
@@ -112,6 +113,7 @@ def drop(
     return _settle(consuming, group, limit, ids, lambda _: None)
 
 
+@inside
 def _settle(
     consuming: Consuming,
     group: str,
@@ -123,45 +125,19 @@ def _settle(
     left = sys.maxsize if limit is None else check_int(limit, "limit", 0, sys.maxsize)
     wanted = None if ids is None else set(check_names(ids, "ids"))
     consuming.core.check_writable()
+    letters = _waiting(consuming, group)
     if wanted is not None:
-        return _settle_some(consuming, group, left, wanted, act)
-    core, count = consuming.core, 0
-    while left > 0:
-        asked = dead_topic(group), group, min(left, _AT_ONCE), 0, CONSUME_BYTES
-        letters = consuming.pull_some(*asked)
-        if len(letters) == 0:
-            break
-        done = 0
-        try:
-            for i in range(len(letters)):
-                act(letters.message(i))
-                done += 1
-        finally:
-            _make_durable(consuming)
-            letters.settle_some(list(range(done)), handled=False)
-            letters.give_back(range(done, len(letters)))
-            with core.gate.guard():
-                core.check_open()
-                consuming.write_offsets()
-        left -= done
-        count += done
-    return count
-
-
-@inside
-def _settle_some(
-    consuming: Consuming, group: str, limit: int, ids: set[str], act: Callable[[Message], None]
-) -> int:
-    """Act on those with some ids, wherever they stand among the others."""
+        letters = (each for each in letters if _id_of(each[2]) in wanted)
     reader, count = consuming.group(dead_topic(group), group), 0
     reader.has_hidden()  # it knows its queues now
-    letters = (each for each in _waiting(consuming, group) if _id_of(each[2]) in ids)
-    chosen = islice(letters, limit)
-    while part := part_of(chosen, _AT_ONCE, lambda each: each[2].body):
+    while part := part_of(letters, min(left - count, _AT_ONCE), lambda each: each[2].body):
+        consuming.core.check_open()
         done: list[tuple[QueueCursor, int]] = []
         try:
             for row, index, message in part:
-                cursor = reader.cursors[row]
+                cursor = reader.cursors.get(row)
+                if cursor is None:  # its queue was made just now
+                    continue
                 with reader.lock.guard():
                     is_taken = cursor.take(index)
                 if not is_taken:
@@ -192,14 +168,15 @@ def _make_durable(consuming: Consuming) -> None:
 def _waiting(consuming: Consuming, group: str, skip: int = 0) -> Iterator[tuple[int, int, Message]]:
     """Yield the dead letters that are not done, with row and index; what is damaged is reported.
 
-    The first `skip` are not read, so that a damaged one counts as well.
+    The first `skip` are not read, so that a damaged one counts as well. What comes once this has
+    begun is left out.
     """
     core, topic = consuming.core, dead_topic(group)
-    for row in core.engine.queues.rows(topic.encode()):
+    rows = core.engine.queues.rows(topic.encode())
+    for row, end in [(row, core.engine.queues.next_index(row)) for row in rows]:
         index, done = consuming.not_done(topic, group, row)
         if skip:  # else who reads looks where it is
             index = max(index, core.engine.queues.first_kept(row, core.engine.commitlog.start))
-        end = core.engine.queues.next_index(row)
         for start, stop in gaps(index, end, done):
             skipped = min(skip, stop - start)
             skip -= skipped

@@ -367,8 +367,9 @@ class Delivery(Stays):
         """Acknowledge, and put the next timer; return its id. Both happen, or neither.
 
         This holds over a crash or a power cut, with each durability. The arguments are those of
-        `put`; without a topic, the timer goes to the message's topic. With `if_absent`, if a timer
-        of that topic and key is pending, nothing is put.
+        `put` except replace, jitter, debounce and at_most; without a topic, the timer goes to the
+        message's topic. With `if_absent`, if a timer of that topic and key is pending, nothing is
+        put.
 
         Durable like a put. Raises TooLateError if the message was acknowledged or sent back before,
         perhaps because its handler took too long, and what `put` raises. Then nothing was put, and

@@ -215,10 +215,7 @@ class Keyed:
             while True:
                 refused: InvalidArgumentError | None = None
                 for id in self._ids(*names):
-                    now_ms = clock.now_ms
-                    prepared = prepared.due_from(now_ms)
-                    due_ms = prepared.due_ms
-                    payload = payload._replace(expires_ms=prepared.expires_ms)
+                    now_ms, most_ms = clock.now_ms, DUE_MS_MAX
                     if debounce is not None:
                         timer = self._by_id.get(id) or self._find(id)
                         if timer is None and id not in unread:
@@ -227,14 +224,17 @@ class Keyed:
                         if timer is None or timer.due_ms <= now_ms:
                             continue
                         first_ms = _first_put_ms(timer, now_ms)
-                        due_ms = debounce.due_ms(due_ms, first_ms)
+                        most_ms = debounce.most_ms(first_ms)
                         payload = payload._replace(first_put_ms=first_ms)
+                    placed = prepared.due_from(now_ms, most_ms)
+                    due_ms = placed.due_ms
+                    payload = payload._replace(expires_ms=placed.expires_ms)
                     try:
                         moved = None
                         if not clock.manual:
                             moved = by_id.reschedule(id, due_ms, now_ms, payload)
                         moved = moved or reschedule(self.core, id, due_ms, now_ms, payload)
-                        return moved, prepared._replace(due_ms=due_ms)
+                        return moved, placed
                     except InvalidArgumentError as e:
                         refused = refused or e  # it waits in a level; another may not
                     except TooLateError:

@@ -30,6 +30,7 @@ from timerstore.timelog.writing.frame import (
     new_template,
 )
 from timerstore.values.check_arguments import (
+    DUE_MS_MAX,
     Binaries,
     check_alone,
     check_body,
@@ -43,7 +44,7 @@ from timerstore.values.check_arguments import (
 )
 from timerstore.values.ids import Int64s, TimerIds, format_id
 from timerstore.values.kinds import as_int, shown_int
-from timerstore.values.puts import Many, Put, resolve_expires_ms
+from timerstore.values.puts import Debounce, Many, Put, resolve_expires_ms
 
 # --- appending new timers: composed one by one, or many framed by a kernel
 
@@ -267,12 +268,13 @@ class Prepared(NamedTuple):
     is_delayed: bool  # its due time is a delay behind `now_ms`
     until: timedelta | int | None  # how long behind `now_ms` it expires, or when
 
-    def due_from(self, now_ms: int) -> Prepared:
+    def due_from(self, now_ms: int, most_ms: int = DUE_MS_MAX) -> Prepared:
         """Return the same with its delay, and its time to live, behind another time.
 
-        It is refused if it would now expire before it is due.
+        `most_ms`: due then at the latest. It is refused if it would expire before it is due.
         """
         due_ms = self.due_ms + now_ms - self.now_ms if self.is_delayed else self.due_ms
+        due_ms = min(due_ms, most_ms)
         expires_ms = resolve_expires_ms(self.until, now_ms, due_ms)
         return self._replace(now_ms=now_ms, due_ms=due_ms, expires_ms=expires_ms)
 
@@ -314,7 +316,8 @@ class Putting:
         described = put.described()
         if level:
             due_ms = now_ms + int(engine.level_ms[level - 1])
-        expires_ms = resolve_expires_ms(put.expires, now_ms, due_ms)
+        is_settled = not isinstance(put.replace, Debounce)  # else it may be due before that
+        expires_ms = resolve_expires_ms(put.expires, now_ms, due_ms if is_settled else None)
         described_bytes = len(described) + len(encode_expires(expires_ms))
         body = check_body(put.body, described_bytes, engine.content_bytes_max)
         if not level:
