@@ -45,5 +45,5 @@ def test_a_broker_loses_none_but_fires_what_was_cancelled(
     others = got.keys() - wanted - {b"cancelled before"}
     assert others <= {b"read %d" % i for i in range(20)}
     with timerstore.open(path, config=SMALL) as store:
-        assert {timer.id for timer in store.pending()} == set(filled.wrong)
+        assert set(filled.wrong) <= {timer.id for timer in store.pending()}  # and the broker's own
     assert timerstore.verify(path).ok

@@ -166,7 +166,7 @@ def test_a_stage_takes_one_and_then_what_fits(staged: int, staged_bytes: int, si
     assert bool(_is_full(staged, staged_bytes, size)) == (staged != 0 and left < 0)
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="it looks into kernels")
+@pytest.mark.skipif(not INTERPRETED, reason="it counts what the kernel looks at")
 def test_pages_are_waited_for_without_a_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -450,7 +450,7 @@ class Answers:
                 batch = consuming.pull_some(topic, group, max_count, 0, REPLY_BYTES)
             else:
                 batch = consuming.pull_in_turn(rate, topic, group, max_count, REPLY_BYTES)
-            if len(batch):
+            if batch:
                 return batch
         return None
 
@@ -461,7 +461,7 @@ class Answers:
         if len(topics) == 1 and rate is None:
             wait_s = max(0.0, until_s - time.monotonic())
             asked = topics[0], group, max_count, wait_s, REPLY_BYTES
-            return self._store.consuming.pull_some(*asked) or None
+            return self._store.consuming.pull_some(*asked)
         waiting = self._store.consuming.waiting(topics, group)
         with waiting, self._core.waiters.waiter() as waiter:
             while True:

@@ -279,17 +279,6 @@ class Consuming:
 
     def pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> Run:
         """Return a batch; see `TimerStore.pull`."""
-        return self.pull_some(topic, group, max_count, timeout, None)
-
-    def pull_some(
-        self,
-        topic: str,
-        group: str,
-        max_count: int,
-        timeout: float | None,
-        bytes_max: int | None,
-    ) -> Run:
-        """Return a batch; see for `bytes_max` `Group.pull`."""
         if self.core.closed:
             self.core.check_open()
         if type(max_count) is not int or not 1 <= max_count <= PULL_COUNT_MAX:
@@ -300,8 +289,16 @@ class Consuming:
         reader = self._groups.get((topic, group)) if is_text else None
         if reader is None:
             reader = self.group(topic, group)
-        run = self._wait_for_run(reader, max_count, timeout, bytes_max)
+        run = self._wait_for_run(reader, max_count, timeout, None)
         return reader.empty() if run is None else run
+
+    def pull_some(
+        self, topic: str, group: str, max_count: int, timeout: float, bytes_max: int
+    ) -> Run | None:
+        """Return a batch, for another process; see for `bytes_max` `Group.pull`."""
+        self.core.check_open()
+        count = check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
+        return self._wait_for_run(self.group(topic, group), count, timeout, bytes_max)
 
     def pull_in_turn(
         self, rate: Rate, topic: str, group: str, max_count: int, bytes_max: int | None = None
