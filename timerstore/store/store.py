@@ -14,8 +14,6 @@ from timerstore.calls.consuming.consuming import Consuming, forget_group
 from timerstore.calls.consuming.dead_letters import drop, list_dead_letters, retry_dead_letters
 from timerstore.calls.pending.pending import PendingTimers
 from timerstore.calls.putting.putting import Putting
-from timerstore.copies.destination import Place, is_address
-from timerstore.copies.restore import as_folder
 from timerstore.core.core import OFFSETS_FILE, Core
 from timerstore.core.directory import lock_directory
 from timerstore.core.gate import inside
@@ -414,6 +412,9 @@ class ReadOnlyStore(TimerStore):
 
     def __init__(self, path: Place, **options: Any) -> None:
         """Open a store, a standby; or a backup, also by its address: its last point."""
+        from timerstore.copies.destination import is_address
+        from timerstore.copies.restore import as_folder
+
         self._copied = ExitStack()
         try:
             place = path if is_address(path) else check_place(path)

@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timerstore.jit.record import Flags
 from timerstore.tables import arrays
@@ -69,6 +68,8 @@ class TableRows:
         if chosen is not None:
             rows = rows.only(chosen)
         if "topic" in bounds.texts and len(rows):
+            import pyarrow.compute as pc  # 30 ms of every first timer, else
+
             wanted = pa.array(sorted(bounds.texts["topic"]), pa.string())
             (topics,) = rows.columns([find("topic")])
             rows = rows.only(pc.is_in(topics, wanted).to_numpy(zero_copy_only=False))
