@@ -127,3 +127,4 @@ def leave(clock: ManualClock, attendant: Attendant) -> None:
 
 
 Clock = SystemClock | ManualClock
+SYSTEM_CLOCK: Final = SystemClock()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,7 @@ from timerstore import (
     Tuning,
 )
 from timerstore.copies.backup import take_point
+from timerstore.copies.backup_content import NewLog, read_new
 from timerstore.copies.destination import find_destination
 from timerstore.copies.fetching import built_beside
 from timerstore.copies.report import BackupLock
@@ -220,9 +222,38 @@ def test_a_full_disk_leaves_the_earlier_points(kept: Kept, kind: str) -> None:
     assert timerstore.backup_points(kept.dest) == expected
     assert kept.restore().pending_count == 20
     disk.heal()
-    take_point(kept.path, dest, now_ms=kept.clock.now_ms)
+    take_point(kept.path, dest, clock=kept.clock)
     kept.restored.rename(kept.restored.with_name("first"))
     assert kept.restore().pending_count == 60
+
+
+def test_a_point_is_of_a_time_by_which_all_of_it_was_stored(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large log, what is put while it is read may be minutes younger."""
+    began_ms = kept.clock.now_ms
+
+    def put_meanwhile(*given: Any) -> NewLog:
+        kept.clock.advance(timedelta(seconds=1))
+        kept.put(3)
+        kept.clock.advance(timedelta(seconds=1))
+        return read_new(*given)
+
+    monkeypatch.setattr("timerstore.copies.backup.read_new", put_meanwhile)
+    report = take_point(kept.path, find_destination(kept.dest), clock=kept.clock)
+    assert report.point.time_ms == began_ms + 1_000
+    for at_ms, count in ((began_ms, 20), (began_ms + 999, 20), (began_ms + 1_000, 23)):
+        assert kept.restore(at_ms=at_ms).pending_count == count
+        kept.restored.rename(kept.restored.with_name(str(at_ms)))
+
+
+def test_a_point_is_not_of_a_time_to_come(kept: Kept) -> None:
+    """The clock was ahead when something was stored."""
+    kept.clock.advance(timedelta(days=300))
+    kept.put(1)
+    clock = timerstore.ManualClock(kept.report.point.time_ms + 5)
+    report = take_point(kept.path, find_destination(kept.dest), clock=clock)
+    assert report.point.time_ms == clock.now_ms and kept.restore().pending_count == 1
 
 
 def test_damage_of_a_backup_is_found(kept: Kept, tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ class BackupMachine(DictionaryMachine):
     def take(self, disk: Disk) -> timerstore.BackupReport:
         dest = find_destination(self.dest)
         dest.disk = disk
-        return take_point(self.folder / "store", dest, config=self.config, now_ms=self.now_ms)
+        return take_point(self.folder / "store", dest, config=self.config, clock=self.clock)
 
     def has_points(self) -> bool:
         return bool(list(self.dest.glob("points/*/*.zst")))

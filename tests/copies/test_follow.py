@@ -57,7 +57,7 @@ class Followed(Kept):
                 else Destination(self.dest, "", "there")
             ),
             config=TINY,
-            now_ms=lambda: self.clock.now_ms,
+            clock=self.clock,
             **options,
         )
 
@@ -166,6 +166,10 @@ def test_the_owner_makes_its_log_durable_if_it_does_so_soon(
             synced.append(path.name)
             super().sync(file, path)
 
+        def sync_folder(self, path: Path) -> None:
+            synced.append(path.name)
+            super().sync_folder(path)
+
     monkeypatch.setattr(backup_content, "Disk", Told)
     path = tmp_path / "store"
     config = replace(SMALL, durability="process", flush_interval_ms=flush_interval_ms)
@@ -175,7 +179,7 @@ def test_the_owner_makes_its_log_durable_if_it_does_so_soon(
         store.put(b"first", topic="t", delay_ms=AHEAD_MS)
         follower.step()
         assert follower.status.shipped_end == store.stats().commitlog_end
-        assert synced == ([f"{0:020d}"] if flush_interval_ms > 1_000 else [])
+        assert synced == ([f"{0:020d}", "commitlog"] if flush_interval_ms > 1_000 else [])
         checkpoint = read_checkpoint(path / "config" / "timercheck")
         assert checkpoint is not None
         if not synced:
@@ -308,6 +312,24 @@ def test_what_refuses_it_ends_it(tmp_path: Path) -> None:
         Follower(tmp_path / "nothing", lambda: find_destination(place))
     with pytest.raises(InvalidArgumentError, match="lies inside"):
         Follower(other.path, lambda: find_destination(other.path / "copy"))
+
+
+def test_who_writes_there_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+    """But not by a follower that begins: somebody should hear of it."""
+    kept = Followed(tmp_path, f"file://{tmp_path}/objects")
+    kept.put(5)
+    (tmp_path / "objects").mkdir()
+    lock = BackupLock(tmp_path / "objects")
+    with pytest.raises(StoreLockedError):
+        kept.follower.step()
+    lock.release()
+    kept.follower.step()
+    kept.put(5)
+    lock = BackupLock(tmp_path / "objects")
+    assert kept.follower.step() > 0 and "StoreAccessError" in str(kept.follower.status.error)
+    lock.release()
+    kept.follower.step()
+    assert kept.follower.status.error is None and kept.count_restored() == 10
 
 
 def test_nonsense_in_the_folder_is_passed_over(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class Killed:
 
     def follow(self) -> Follower:
         place = find_destination(str(self.copy))
-        options = {"every_s": 0.01, "config": self.config, "now_ms": lambda: self.clock.now_ms}
+        options = {"every_s": 0.01, "config": self.config, "clock": self.clock}
         return Follower(self.path, lambda: place, **options)
 
     def open(self) -> TimerStore:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -59,6 +58,7 @@ from timerstore.errors import (
     StoreAccessError,
     StoreLockedError,
 )
+from timerstore.services.world.clock import SYSTEM_CLOCK, Clock
 from timerstore.timelog.bytes.crcparts import crc_of
 from timerstore.timelog.files.folders import HeldFolder, hold_to_read
 from timerstore.timelog.files.oserrors import telling
@@ -166,11 +166,11 @@ def ship_once(
     *,
     keep: int | None = None,
     progress: Progress | None = None,
-    now_ms: int | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> BackupReport:
     """Add one point, and keep the newest `keep`; return what was done. Durable on return."""
     shipper = Shipper(dest)
-    report = shipper.ship(reader, progress=progress, now_ms=now_ms)
+    report = shipper.ship(reader, progress=progress, clock=clock)
     assert report is not None
     if keep is not None:
         try:
@@ -217,7 +217,7 @@ class Shipper:
         reader: StoreReader,
         *,
         progress: Progress | None = None,
-        now_ms: int | None = None,
+        clock: Clock = SYSTEM_CLOCK,
         only_new: bool = False,
         patience_s: float = 0.0,
     ) -> BackupReport | None:
@@ -226,10 +226,11 @@ class Shipper:
         `only_new`: add none, and return None, if nothing has changed but cursors and clocks.
         `patience_s`: how long the store's owner may take to make its log durable by itself.
         """
-        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        began_ms = clock.now_ms
         start, chain = self._begin(reader)
         told = Summed(progress)
-        end, message_count, problems = read_new(reader, start, told)
+        end, message_count, stored_ms, problems = read_new(reader, start, told)
+        time_ms = max(began_ms, min(stored_ms, clock.now_ms))  # all of it was stored by then
         make_durable(reader, start, end, patience_s)
         files = small_files_of(reader)
         said = {name: data for name, data in files.items() if name not in _PASSING}
@@ -238,7 +239,7 @@ class Shipper:
         self._send(reader, chain, start, end, told)
         point = BackupPoint(
             number=1 + max(chain.last_point, self.last.number if self.last is not None else 0),
-            time_ms=now_ms,
+            time_ms=time_ms,
             chain=chain.number,
             log_start=max(reader.commitlog.start, self._first_kept(chain)),
             log_end=end,
@@ -436,10 +437,10 @@ def take_point(
     keep: int | None = None,
     config: Config | None = None,
     progress: Progress | None = None,
-    now_ms: int | None = None,
+    clock: Clock = SYSTEM_CLOCK,
     store: HeldFolder | None = None,
 ) -> BackupReport:
-    """Do what `backup` says, at a time; `store`: its folder, if it is open here."""
+    """Do what `backup` says, on a clock; `store`: its folder, if it is open here."""
     if keep is not None:
         keep = check_int(keep, "keep", 1, _KEEP_MAX)
     config = Config() if config is None else config
@@ -457,7 +458,7 @@ def take_point(
     follow_lock = FollowLock.beside(path, store.at, dest)
     try:
         with dest.alone():
-            return ship_once(reader, dest, keep=keep, progress=progress, now_ms=now_ms)
+            return ship_once(reader, dest, keep=keep, progress=progress, clock=clock)
     finally:
         if follow_lock is not None:
             follow_lock.release()

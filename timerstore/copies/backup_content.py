@@ -18,6 +18,7 @@ from timerstore.timelog.files.reader_end import read_file
 from timerstore.timelog.files.smallfile import open_at, status_at
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage, rows_of_topic
 from timerstore.timelog.reading.reader import StoreReader
+from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.timelog.writing.compose import ACKS_TOPIC, PUTS_MAX
 
 _LEFT_OUT: Final = DERIVED_FILES | {
@@ -97,7 +98,7 @@ def make_durable(reader: StoreReader, start: int, end: int, patience_s: float = 
         time.sleep(_LOOK_S)
         data = read_file(reader.path / "config" / "timercheck", reader.at) or b""
         checkpoint = decode_checkpoint(data) or checkpoint
-    start, disk = max(checkpoint.commitlog_flushed, start), Disk()
+    start, disk = max(checkpoint.commitlog_flushed, start), Disk(reader.folder)
     if start >= end:
         return
     for number in range(start // log.segment_bytes, -(-end // log.segment_bytes)):
@@ -110,6 +111,7 @@ def make_durable(reader: StoreReader, start: int, end: int, patience_s: float = 
             disk.sync(fd, path)
         finally:
             os.close(fd)
+    disk.sync_folder(log.folder)
 
 
 class NewLog(NamedTuple):
@@ -117,7 +119,15 @@ class NewLog(NamedTuple):
 
     end: int
     message_count: int
+    stored_ms: int
+    """When the last message of it was stored, 0 if there is none."""
     problems: tuple[Problem, ...]
+
+    def grown(self, part: LoggedMessages, count: int, end: int) -> NewLog:
+        """Return it with the first messages of a part, up to `end`."""
+        stored_ms = int(part.stored_ms[count - 1]) if count else self.stored_ms
+        count += self.message_count
+        return self._replace(end=end, message_count=count, stored_ms=stored_ms)
 
 
 def read_new(reader: StoreReader, start: int, told: Summed) -> NewLog:
@@ -130,7 +140,7 @@ def read_new(reader: StoreReader, start: int, told: Summed) -> NewLog:
     """
     checkpoint, flushed = reader.checkpoint, flushed_end(reader)
     ours = checkpoint is not None and not checkpoint.by_broker
-    found = before = NewLog(start, 0, ())
+    found = before = NewLog(start, 0, 0, ())
     waiting, lacking = list[Problem](), 0
     told.total = 2 * max(flushed - start, 1)
     behind = reader.scan(max(start, flushed)) if ours else None
@@ -148,12 +158,10 @@ def read_new(reader: StoreReader, start: int, told: Summed) -> NewLog:
         records = rows_of_topic(reader, part, ACKS_TOPIC, PUTS_MAX + 1)
         lacking, record = torn_batch(reader.commitlog, part, records, lacking)
         if record >= 0:
-            count = found.message_count + record
-            before = found._replace(end=int(part.offset[record]), message_count=count)
+            before = found.grown(part, record, int(part.offset[record]))
         end = int(part.offset[-1] + part.size[-1])
         told(max(end - found.end, 0))
-        count = found.message_count + len(part)
-        found = found._replace(end=max(found.end, end), message_count=count)
+        found = found.grown(part, len(part), max(found.end, end))
     if lacking:
         found = before
     elif behind is not None:

@@ -12,8 +12,8 @@ import os
 import random
 import stat
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -37,6 +37,7 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
+from timerstore.services.world.clock import SYSTEM_CLOCK, Clock
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
@@ -132,7 +133,7 @@ class Follower:
         every_s: float = 1.0,
         keep_ms: int | None = KEEP_MS,
         config: Config | None = None,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock: Clock = SYSTEM_CLOCK,
         disk: Disk | None = None,
     ) -> None:
         """Take the right to write there. `find` returns the destination, anew after each failure.
@@ -147,7 +148,7 @@ class Follower:
             raise NotAStoreError(f"{path} is no store. Pass the folder of a store.")
         self.path, self.every_s, self.keep_ms, self._find = path, every_s, keep_ms, find
         self._levels = np.array(config.delay_levels_ms(), np.int64)
-        self.dest, self._now_ms = find(), now_ms
+        self.dest, self._clock = find(), clock
         if self.dest.folder is not None:
             refuse_inside(path, self.dest.folder)
         self._lock = FollowLock(path, disk.at, self.dest)
@@ -160,7 +161,7 @@ class Follower:
         self.status = CopyStatus(
             dest=self.dest.shown,
             every_ms=round(1_000 * every_s),
-            alive_ms=self._now_ms(),
+            alive_ms=self._clock.now_ms,
             shipped_ms=0,
             shipped_end=0,
             sent_bytes=0,
@@ -194,10 +195,10 @@ class Follower:
 
     def step(self) -> float:
         """Ship what is new, if anything; return how many seconds to wait until the next time."""
-        began_s, now_ms = time.monotonic(), self._now_ms()
+        began_s = time.monotonic()
         try:
             self._disk.check_place()
-            self._look(now_ms)
+            self._look()
         except _REFUSED:
             raise
         except (TimerStoreError, OSError) as e:
@@ -210,26 +211,42 @@ class Follower:
             self._tell()
         return max(0.0, self.every_s - (time.monotonic() - began_s))
 
-    def _look(self, now_ms: int) -> None:
+    def _look(self) -> None:
         if self._shipper is None:
             if self._failed_count:
                 self._sent_before += self.dest.sent_bytes
                 self._requests_before += self.dest.request_count
                 self.dest = self._find()  # with credentials as they are now
-            with self.dest.alone():
+            with self._alone():
                 self._shipper, self._looked_end = Shipper(self.dest), -1
         is_time_to_care = time.monotonic() - self._cared_s >= _CARE_S
         last = self._shipper.last
         if not (last is None or self._looked_end < 0 or is_time_to_care):
             if not self._has_more(last.log_end, self._shipper.catalog.segment_bytes):
                 return
-        with self.dest.alone():
-            self._ship(self._shipper, now_ms, is_time_to_care)
+        with self._alone():
+            self._ship(self._shipper, is_time_to_care)
 
-    def _ship(self, shipper: Shipper, now_ms: int, is_time_to_care: bool) -> None:
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Be the only one who writes there. Once it has shipped, others who do so are waited for.
+
+        Raises StoreLockedError before that, StoreAccessError behind it.
+        """
+        with ExitStack() as held:
+            try:
+                held.enter_context(self.dest.alone())
+            except StoreLockedError as e:
+                if self.status.shipped_ms:
+                    raise StoreAccessError(str(e)) from e
+                raise
+            yield
+
+    def _ship(self, shipper: Shipper, is_time_to_care: bool) -> None:
+        now_ms = self._clock.now_ms
         reader = StoreReader(self.path, self._levels, folder=self._disk.folder)
         check_whole(reader)
-        report = shipper.ship(reader, now_ms=now_ms, only_new=True, patience_s=self._patience_s)
+        report = shipper.ship(reader, clock=self._clock, only_new=True, patience_s=self._patience_s)
         if report is not None and report.problems:
             log.warning("%s", report)
         last = shipper.last
@@ -295,7 +312,7 @@ class Follower:
         self._failed_count += 1
         longest_s = min(WAIT_S_MAX, self.every_s * 2.0 ** min(self._failed_count - 1, 30))
         wait_s = longest_s * (0.5 + 0.5 * random.random())
-        now_ms = self._now_ms()
+        now_ms = self._clock.now_ms
         since_ms = self.status.failing_since_ms
         if since_ms is None:
             log.warning(
@@ -312,7 +329,7 @@ class Follower:
         self._beat_s = time.monotonic()
         self.status = replace(
             self.status,
-            alive_ms=self._now_ms(),
+            alive_ms=self._clock.now_ms,
             sent_bytes=self._sent_before + self.dest.sent_bytes,
             request_count=self._requests_before + self.dest.request_count,
             **changes,  # type: ignore[arg-type]

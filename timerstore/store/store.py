@@ -314,7 +314,7 @@ class TimerStore(Stays, AnyStore):
             keep=keep,
             config=core.engine.config,
             progress=progress,
-            now_ms=core.clock.now_ms,
+            clock=core.clock,
             store=core.disk.folder,
         )
 
@@ -350,7 +350,7 @@ class TimerStore(Stays, AnyStore):
             every_s=max(every_s, 0.01),
             keep_ms=keep_ms,
             config=core.engine.config,
-            now_ms=lambda: core.clock.now_ms,
+            clock=core.clock,
             disk=core.disk,
         )
         following = Following(follower, core.at_close)
