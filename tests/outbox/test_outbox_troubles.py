@@ -169,6 +169,23 @@ def test_a_store_that_is_closed_ends_the_relay(app: App, tmp_path: Path) -> None
         assert [d.body for d in taken(store)] == [b"a", b"b"]
 
 
+def test_a_relay_waits_for_the_next_owner(tmp_path: Path) -> None:
+    """Also longer than a call does."""
+    app, path = App(tmp_path, None), tmp_path / "s"
+    with TimerStore(path, config=SMALL) as store:
+        timerstore.serve(store)
+        client = timerstore.connect(path, timeout=0.1)
+    with client, Relay(client, app.url) as relay:
+        app.put([b"a"])
+        wait_until(lambda: "No process has served" in str(relay.problem))
+        with TimerStore(path, config=SMALL) as store, timerstore.serve(store):
+            wait_until(lambda: app.count == 0)
+            assert [d.body for d in taken(store)] == [b"a"]
+        client.close()
+        app.put([b"b"])
+        wait_until(lambda: ended(relay) == StoreClosedError)
+
+
 def test_a_server_that_goes_away_and_comes_back(postgres: Any, tmp_path: Path) -> None:
     app = App(tmp_path, postgres)
     with TimerStore(tmp_path / "s", config=SMALL) as store, Relay(store, app.url) as relay:

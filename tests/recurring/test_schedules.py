@@ -16,6 +16,7 @@ import pytest
 
 import timerstore
 from tests.rigs.together import together
+from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import (
     Delivery,
@@ -500,3 +501,20 @@ def test_many_start_it_and_carry_it_on(tmp_path: Path) -> None:
         found = [(scheduled_ms(d), d.body) for d in store.consume("ticks", timeout=0)]
         assert len(found) == len(set(found)) > 3
         assert isinstance(store, timerstore.TimerStore)
+
+
+@pytest.mark.timeout(60)
+def test_jobs_are_carried_on_once_there_is_an_owner_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if there was none for longer than a call waits."""
+    path = tmp_path / "s"
+    owner = timerstore.open(path)
+    timerstore.serve(owner)
+    with owner, timerstore.connect(path, timeout=0.1) as client, Schedules(client) as jobs:
+        jobs.start("reports", key="k", body=b"x", schedule=every(timedelta(seconds=0.2)))
+        wait_until(lambda: runs(owner))
+        owner.close()
+        wait_until(lambda: "tried again" in caplog.text)
+        with timerstore.open(path) as owner, timerstore.serve(owner):
+            wait_until(lambda: runs(owner))

@@ -38,6 +38,7 @@ from timerstore.errors import (
 from timerstore.outbox.database import database_at
 from timerstore.outbox.table import TABLE, Outbox
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
+from timerstore.share.link import has_ended
 from timerstore.values.no_pickle import Closes
 
 if TYPE_CHECKING:
@@ -301,9 +302,9 @@ class Relay(Closes):
                 if not self.step() and self._turn is not None:
                     self._db.wait(self._stop, LOOK_S)
                 self.problem = None
-            except (InvalidArgumentError, StoreClosedError):
-                raise
             except (TimerStoreError, self._db.error) as e:
+                if isinstance(e, InvalidArgumentError) or has_ended(self._store, e):
+                    raise
                 if str(e) != self.problem:
                     log.warning("rows of %s wait, tried again each second: %s", self._table, e)
                 self.problem = str(e)

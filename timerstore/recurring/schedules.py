@@ -39,6 +39,7 @@ from timerstore.recurring.when import (
     read_job,
 )
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
+from timerstore.share.link import has_ended
 from timerstore.values.ids import parse_id
 from timerstore.values.kinds import Duration
 from timerstore.values.no_pickle import Stays
@@ -313,9 +314,9 @@ class Schedules(Stays):
                         return
                     if self._left and time.monotonic() > again:
                         break
-            except StoreClosedError:
-                return
-            except TimerStoreError:
+            except TimerStoreError as e:
+                if has_ended(self._store, e):
+                    return
                 log.exception("%s: looking for jobs failed; this is tried again in a second", TOPIC)
                 self._stop.wait(_AGAIN_S)
 

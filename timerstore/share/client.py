@@ -367,6 +367,10 @@ class Client(Stays, AnyStore):
         """The directory."""
         return self._path
 
+    @property
+    def _may_wait(self) -> bool:
+        return not self._link.closed.is_set()
+
     def __repr__(self) -> str:
         closed = ", closed" if self._link.closed.is_set() else ""
         return f"<{type(self).__name__} of {str(self._path)!r}{closed}>"

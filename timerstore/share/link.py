@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.core.interpreter import check_interpreter
 from timerstore.errors import (
@@ -49,6 +49,9 @@ from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import holder
 from timerstore.values.blocked_loop import note_blocking
 from timerstore.values.kinds import check_timeout
+
+if TYPE_CHECKING:
+    from timerstore.watching.any_store import AnyStore
 
 # --- which one is becoming it
 #
@@ -443,3 +446,11 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def has_ended(store: AnyStore, error: Exception) -> bool:
+    """Tell whether an error says that a store works no more: it was closed, or has failed.
+
+    If only the process that has it open is gone, a client may ask again: the next one will answer.
+    """
+    return isinstance(error, StoreClosedError) and not getattr(store, "_may_wait", False)

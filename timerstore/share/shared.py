@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from timerstore.errors import StoreLockedError
+from timerstore.errors import StoreClosedError, StoreLockedError
 from timerstore.share.client import PATIENCE_S, Client
 from timerstore.share.link import Link, taking_over
 from timerstore.timelog.files.oserrors import told_of
@@ -55,6 +55,15 @@ class SharedStore(Client):
     def _calls(self) -> AskedCalls | Calls:
         store = self._owned()
         return self._asked if store is None else store.calls
+
+    @property
+    def _may_wait(self) -> bool:
+        try:
+            if (owned := self._owned()) is not None:
+                owned.core.check_open()
+        except StoreClosedError:
+            return False
+        return super()._may_wait
 
     def _new_source(self, settings: ConsumerSettings) -> Source:
         """Return what a consumer reads: the store itself if it needs that."""
