@@ -153,6 +153,28 @@ def test_a_connection_that_commits_by_itself_is_refused(tmp_path: Path) -> None:
     db.close()
 
 
+@pytest.mark.parametrize("kind", ["connection", "session"])
+def test_so_is_one_of_sqlalchemy(tmp_path: Path, kind: str) -> None:
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    from sqlalchemy.orm import Session
+
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/app.db")
+    done = Done()
+    with engine.begin() as db:
+        done.create(db)
+    for commits in (True, False):
+        used = engine.execution_options(isolation_level="AUTOCOMMIT") if commits else engine
+        with used.connect() if kind == "connection" else Session(used) as db:
+            if commits:
+                with pytest.raises(InvalidArgumentError, match="commits each statement"):
+                    done.first_time(db, "a")
+                continue
+            assert done.first_time(db, "a")
+            db.rollback()
+            assert done.first_time(db, "a")
+    engine.dispose()
+
+
 @pytest.mark.parametrize(
     "make",
     [

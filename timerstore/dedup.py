@@ -70,9 +70,9 @@ class Done:
         if not isinstance(id, str):
             raise InvalidArgumentError(f"message is {message!r}. Pass a delivery, or its id.")
         row = {"handler": self._handler, "id": id, "done_ms": time.time_ns() // 1_000_000}
+        refuse_autocommit(driver_of(db))
         if not isinstance(db, sqlite3.Connection):
             return bool(db.execute(self._insert(db).values(**row)).rowcount == 1)
-        refuse_autocommit(db)
         insert = f"insert or ignore into {self._table} values (:handler, :id, :done_ms)"
         return db.execute(insert, row).rowcount == 1
 
@@ -150,3 +150,11 @@ def refuse_autocommit(db: Any) -> None:
 def is_session(db: Any) -> bool:
     """Tell a Session of SQLAlchemy from a Connection."""
     return hasattr(db, "get_bind")
+
+
+def driver_of(db: Any) -> Any:
+    """Return the connection of the database's own driver, of SQLite's or SQLAlchemy's."""
+    if isinstance(db, sqlite3.Connection):
+        return db
+    connection = db.connection() if is_session(db) else db
+    return connection.connection.driver_connection

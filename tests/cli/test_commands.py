@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -63,11 +64,12 @@ def test_by_a_key(run: Run, path: Path) -> None:
 
 
 def test_all_of_a_topic(run: Run, path: Path) -> None:
-    for key in ("a", "b", None):
+    for key in ("a", "ab", None):
         run("put", path, "x", "-t", "mail", "--delay", "1h", *(["--key", key] if key else []))
     run("put", path, "x", "-t", "other", "--delay", "1h")
-    for which, count in (("--all", 3), ("--key=a", 1), ("--key-prefix=", 2)):
+    for which, count in (("--all", 3), ("--key=a", 1), ("--key-prefix=a", 2)):
         assert run("cancel", path, "-t", "mail", which, "--dry-run").stdout == f"{count}\n"
+    assert "--all" in run("cancel", path, "-t", "mail", "--key-prefix", "", exits=2).stderr
     told = run("cancel", path, "-t", "mail", "--all", "--dry-run", "--json").stdout
     assert json.loads(told)["dry_run"] is True
     with timerstore.open(path):  # a dry run does not need to open the store itself
@@ -126,6 +128,27 @@ def test_put_with_a_jitter(run: Run, path: Path) -> None:
         json.loads(line)["due_ms"] for line in run("pending", path, "--json").stdout.splitlines()
     ]
     assert len(due) == 5 and len(set(due)) > 1 and at <= min(due) and max(due) <= late
+
+
+@pytest.mark.parametrize("command", [["pending"], ["pending", "--key", "k"], ["search", "text"]])
+def test_a_limit_is_no_less_than_none(run: Run, path: Path, command: list[str]) -> None:
+    put(path, b"a")
+    assert "limit" in run(command[0], path, *command[1:], "--limit", -1, exits=2).stderr
+
+
+def test_long_lines_are_put_in_parts(run: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of a client has a limit in bytes."""
+    monkeypatch.setattr("timerstore.cli.changes._BYTES_AT_ONCE", 100)
+    sizes, put_many = list[int](), timerstore.TimerStore.put_many
+
+    def noted(store: timerstore.TimerStore, bodies: list[bytes], **options: Any) -> Any:
+        sizes.append(sum(map(len, bodies)))
+        return put_many(store, bodies, **options)
+
+    monkeypatch.setattr(timerstore.TimerStore, "put_many", noted)
+    lines = b"\n".join(b"x" * size for size in range(1, 90))
+    run("put", path, "--lines", "--delay", "1h", input=lines)
+    assert len(sizes) > 20 and max(sizes) < 200 and sum(sizes) == sum(range(1, 90))
 
 
 def test_put_lines(run: Run, path: Path) -> None:
@@ -288,6 +311,14 @@ def test_verify_of_a_sound_store(run: Run, path: Path) -> None:
     assert (told["ok"], told["problems"], told["message_count"]) == (True, [], 2)
 
 
+def test_what_looks_into_a_damaged_store_says_so(run: Run, path: Path) -> None:
+    put(path, b"some body", b"other")
+    assert run("pending", path).stdout.count("\n") == 2
+    flip_bit(path / "commitlog" / f"{0:020d}", b"some body")
+    assert "is damaged" in run("pending", path, exits=1).stderr
+    assert "is damaged" in run("search", path, "other", exits=1).stderr
+
+
 def test_verify_finds_damage(run: Run, path: Path) -> None:
     put(path, b"some body", b"other")
     flip_bit(path / "commitlog" / f"{0:020d}", b"some body")
@@ -439,6 +470,13 @@ def test_dead_retry(path: Path, run: Run) -> None:
     told = json.loads(run("dead", "retry", path, "mailer", "--json").stdout)
     assert told == {"group": "mailer", "retried": 1}
     assert "group" in run("dead", "retry", path, "no/group", exits=2).stderr
+    served = path.with_name("served")
+    with timerstore.open(served) as store, timerstore.serve(store):
+        for _ in range(2):  # the first one leaves no trace
+            assert "typo" in run("dead", "retry", served, "typo", exits=2).stderr
+            assert "typo" in run("dead", "drop", served, "typo", "--all", exits=2).stderr
+            assert "typo" in run("dead", "show", served, "typo", "x", exits=2).stderr
+        assert not [each for each in store.stats().groups if "typo" in each.group]
     with timerstore.open(path, clock=timerstore.ManualClock()) as store:
         again = list(store.consume("t", group="mailer", timeout=0))
         assert [(d.id, d.attempt) for d in again] == [(id, 0) for id in ids]

@@ -231,6 +231,19 @@ def test_a_file_that_has_grown_is_not_put_twice(run: Run, path: Path, many: Path
     assert run("import", path, many, "--again").stdout == "96 rows put\n"
 
 
+def test_progress_is_noted_in_a_folder(run: Run, path: Path, many: Path, tmp_path: Path) -> None:
+    """One for all files: each has a file of its own there."""
+    (tmp_path / "progress").mkdir()
+    other = tmp_path / "other.jsonl"
+    other.write_text(lines({"body": "other", "at_ms": FAR_MS}))
+    for put in (95, 0):
+        for file, count in ((many, put), (other, min(put, 1))):
+            told = run("import", path, file, "--progress", tmp_path / "progress", "--json").stdout
+            assert json.loads(told)["put"] == count
+    assert len(list((tmp_path / "progress").iterdir())) == 2
+    assert not list(tmp_path.glob("*.import"))
+
+
 def test_properties_that_are_no_object_are_refused(run: Run, path: Path, tmp_path: Path) -> None:
     for value in ("[1]", '[["a", "b"]]', "7", '{"a": 1}'):
         file = tmp_path / "import_rows.jsonl"

@@ -82,5 +82,7 @@ def test_wrong_usage(stores: Path, tmp_path: Path) -> None:
     assert "above 0" in run(out, stores, "--fire-rate", "0", exits=2).stderr
     assert "roll_window_slots is 0" in run(out, stores, "--roll-window", "0", exits=2).stderr
     assert not out.exists()
+    expired = CliRunner().invoke(app, ["pipeline", "expire", str(out)])
+    assert expired.exit_code == 2 and "has no result tables" in expired.output
     assert "run is" in run(out, stores, "--run", "a/b", exits=2).stderr
     assert "Pass the folder of a store" in run(out, str(stores / "no*"), exits=3).stderr

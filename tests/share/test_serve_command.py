@@ -109,6 +109,7 @@ def test_it_shows_metrics(tmp_path: Path, told: socket.socket) -> None:
         other = start(tmp_path / "other", "--metrics", wrong)
         assert "Pass a port that is free" in other.communicate(timeout=60)[1]
         assert other.returncode == 2
+    assert not (tmp_path / "other").exists()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -4,6 +4,7 @@ import re
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,9 +15,10 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 import timerstore
 from tests.rigs.waiting import wait_until
 from tests.table_stores import SECOND, rows
-from timerstore.errors import TimerStoreError
+from timerstore.errors import InvalidArgumentError, TimerStoreError
+from timerstore.spark import writing
 from timerstore.spark.batchrows import check_rows, put_rows, used
-from timerstore.spark.writing import AppendWriter, NewStoresWriter, write_options
+from timerstore.spark.writing import AppendWriter, NewStoresWriter, StreamWriter, write_options
 from timerstore.tables import find_stores, read_table
 
 pytestmark = pytest.mark.slow
@@ -271,3 +273,36 @@ def test_a_task_that_outlives_its_job_leaves_nothing(tmp_path: Path, into: str) 
         with pytest.raises((TimerStoreError, OSError)):
             writer.write(batches())
         assert everything(tmp_path / "loads") == [] and everything(tmp_path) in ([], ["loads"])
+
+
+def test_a_batch_that_is_done_again_has_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that begins anew counts attempts from 0 again, and knows nothing of a failed one."""
+    schema = StructType([StructField("body", BinaryType()), StructField("at_ms", LongType())])
+    said = {"sql.streaming.queryId": "query", "streaming.sql.batchId": "0"}
+    context = Mock(getLocalProperty=said.__getitem__)
+    context.partitionId.return_value = context.taskAttemptId.return_value = 0
+    monkeypatch.setattr(writing, "TaskContext", Mock(get=lambda: context))
+    rows = pa.RecordBatch.from_pylist([{"body": b"x", "at_ms": START_MS}] * 3)
+    writer = StreamWriter(write_options({"path": str(tmp_path / "loads")}), schema, False)
+
+    for fails in (True, False):
+        writer.write(iter([rows]))  # the driver is killed before it hears of it
+        written = writer.write(iter([rows, rows]))
+        if fails:  # the commit is killed behind its first step
+            with monkeypatch.context() as patch:
+                names = [each.name for each in (tmp_path / "loads").iterdir()]
+                patch.setattr(writing, "sync", Mock(side_effect=KeyboardInterrupt))
+                with pytest.raises(KeyboardInterrupt):
+                    writer.commit([written], 0)
+            assert [each.name for each in (tmp_path / "loads").iterdir()] == names
+            continue
+        writer.commit([written], 0)
+    assert timerstore.read(tmp_path / "loads", columns=["body"]).num_rows == 6
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/x", "hdfs://host:8020/x", "gs://bucket/x"])
+def test_an_address_is_no_folder(path: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="is an address"):
+        write_options({"path": path})

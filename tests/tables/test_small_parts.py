@@ -1,5 +1,6 @@
 """Stores that paths name, bounds, arrays at their edges."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,11 @@ def test_find_stores(tmp_path: Path) -> None:
     assert find_stores([one]) == ((one,), True)
     assert find_stores(f"{tmp_path}/a-*") == ((one, two), True)
     assert find_stores([two, one, two]) == ((two, one), True)
+    (tmp_path / "b").symlink_to(one)
+    names = (one, str(tmp_path / "b"), f"{tmp_path}/loads/../a-1", os.path.relpath(one))
+    for each in names:
+        assert find_stores([each, two, *names]) == ((each, two), True)
+    (tmp_path / "b").unlink()
     assert find_stores(str(tmp_path / "loads")) == ((deep,), True)
     assert find_stores(str(tmp_path)) == ((one, two), True)
     for bad in (tmp_path / "none", f"{tmp_path}/b-*", tmp_path / "_loading" / "part-0" / "x"):

@@ -213,14 +213,37 @@ if INTERPRETED:  # Python's integers do not wrap at 64 bits, as the tricks above
         return int.from_bytes(b"%08X" % value, "big", signed=True)
 
 
+@inlined
+def _character_size(buf: Bytes, at: int) -> int:
+    """Return how many bytes the UTF-8 character at a place has, 0 if there is none."""
+    first = buf[at]
+    if first < 0x80:
+        return 1
+    size = 2 + (first >= 0xE0) + (first >= 0xF0)
+    if first < 0xC2 or first > 0xF4 or at + size > len(buf):
+        return 0
+    # The second byte's range keeps out surrogates, what is too long, and what is beyond U+10FFFF.
+    low = 0xA0 if first == 0xE0 else 0x90 if first == 0xF0 else 0x80
+    high = 0x9F if first == 0xED else 0x8F if first == 0xF4 else 0xBF
+    if buf[at + 1] < low or buf[at + 1] > high:
+        return 0
+    for k in range(at + 2, at + size):
+        if buf[k] & 0xC0 != 0x80:
+            return 0
+    return size
+
+
 @kernel_ahead
 def first_bad_key(keys: Pieces) -> int:
-    """Return the first text that is empty or holds a separator, or −1."""
+    """Return the first text that is empty, no UTF-8, or holds a separator, or −1."""
     for i in range(len(keys.length)):
         buf = piece(keys, i)
         if len(buf) == 0:
             return i
-        for k in range(len(buf)):
-            if buf[k] == 1 or buf[k] == 2:
+        at = 0
+        while at < len(buf):
+            size = _character_size(buf, at)
+            if size == 0 or buf[at] == 1 or buf[at] == 2:
                 return i
+            at += size
     return -1

@@ -128,7 +128,10 @@ ATopic = Annotated[str, typer.Option("--topic", "-t", help="The topic.", autocom
 Limit = Annotated[
     int | None,
     typer.Option(
-        "--limit", "-n", help="How many at most. Default: what fits on a terminal, or all."
+        "--limit",
+        "-n",
+        min=0,
+        help="How many at most. Default: what fits on a terminal, or all.",
     ),
 ]
 TIME = "now, +1h, tomorrow 09:00, 2026-11-22, ISO 8601, or epoch ms"

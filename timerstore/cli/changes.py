@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _VERDICTS = {True: "cancelled", False: "too late"}
 AT_ONCE = 10_000
 """Lines of standard input that `put --lines` puts together; timers that are cancelled together."""
+_BYTES_AT_ONCE = 16 << 20
 NOTHING_FIRES = (
     "Nothing fires until a process has the store open: your program, or timerstore consume."
 )
@@ -170,19 +172,14 @@ def parse_properties(pairs: list[str]) -> dict[str, str]:
 
 def put_lines(out: Output, store: AnyStore, options: dict[str, Any]) -> None:
     """Put each line that is not empty, many at once."""
-    waiting: list[bytes] = []
-
-    def put_waiting() -> None:
-        if waiting:
-            show_ids(out, store.put_many(bodies=waiting, **options))
-            waiting.clear()
-
-    for line in sys.stdin.buffer:
-        if body := line.rstrip(b"\r\n"):
+    waiting, waiting_bytes = list[bytes](), 0
+    for line in chain(sys.stdin.buffer, [None]):
+        if line and (body := line.rstrip(b"\r\n")):
             waiting.append(body)
-        if len(waiting) == AT_ONCE:
-            put_waiting()
-    put_waiting()
+            waiting_bytes += len(body)
+        if waiting and (line is None or len(waiting) == AT_ONCE or waiting_bytes >= _BYTES_AT_ONCE):
+            show_ids(out, store.put_many(bodies=waiting, **options))
+            waiting, waiting_bytes = [], 0
 
 
 def show_ids(out: Output, ids: Iterable[str]) -> None:
@@ -235,6 +232,8 @@ def cancel(
             raise InvalidArgumentError(
                 "--topic goes with --key, --key-prefix or --all, --dry-run with --topic. Pass both."
             )
+        if key_prefix == "":
+            raise InvalidArgumentError("--key-prefix is empty. Pass --all to cancel all.")
         if topic is not None:
             count = cancel_found(path, config, topic, key, key_prefix, dry_run=dry_run)
             out.status = out.status if count else TOO_LATE

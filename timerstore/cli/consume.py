@@ -39,6 +39,7 @@ from timerstore.values.amounts import shown_body, shown_from, shown_span, shown_
 if TYPE_CHECKING:
     from timerstore.calls.consuming.dead_letters import DeadLetter
     from timerstore.calls.consuming.delivery import Batch, Delivery
+    from timerstore.watching.any_store import AnyStore
 
 
 # --- the commands `groups` and `dead`: how far each group is, its dead letters
@@ -200,6 +201,7 @@ def show(
         letters = look.dead_letters(group=group, limit=None)
         found = [each for each in letters if each.id == id]
         if not found:
+            look.check("group", group)
             out.status = TOO_LATE
             out.note(
                 f"{id} is no dead letter of the group {group}: it was put back or dropped "
@@ -233,10 +235,8 @@ def retry(
     Example: timerstore dead retry timers/ mailer --limit 10
     """
     with answering(as_json=as_json) as out, changing(path, config) as store:
-        stats = store.stats().to_dict()  # before: the call makes the group known
+        check_has_letters(store, group)
         count = store.retry_dead_letters(group=group, limit=limit, ids=ids or None)
-        if not count:
-            check_known("group", group, stats)
         out.result({"group": group, "retried": count}, count)
 
 
@@ -265,11 +265,15 @@ def drop_dead(
                 "pass --all."
             )
         with changing(path, config) as store:
-            stats = store.stats().to_dict()  # before: the call makes the group known
+            check_has_letters(store, group)
             count = store.drop_dead_letters(group=group, ids=ids or None)
-            if not count:
-                check_known("group", group, stats)
         out.result({"group": group, "dropped": count}, count)
+
+
+def check_has_letters(store: AnyStore, group: str) -> None:
+    """Refuse a group that has none and that the store does not know: a call makes it known."""
+    if not store.dead_letters(group=group, limit=1):
+        check_known("group", group, store.stats().to_dict())
 
 
 app.add_typer(dead, name="dead", rich_help_panel=LOOK)

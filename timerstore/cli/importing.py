@@ -137,7 +137,7 @@ def import_file(
     tag: Annotated[str | None, typer.Option(help="The column with tags.")] = None,
     topic_column: Annotated[str | None, typer.Option(help="The column with topics.")] = None,
     form: OfFormat = None,
-    progress_file: Annotated[
+    progress_folder: Annotated[
         Path | None,
         typer.Option(
             "--progress",
@@ -172,7 +172,8 @@ def import_file(
             new.row_count = check_rows(out, file, new)
             is_new = not path.exists()
             with changing(path, config, create=True, is_bulk=True) as store:
-                where = progress_file or progress_path(file, store_tag(path))
+                where = progress_path(file, store_tag(path))
+                where = where if progress_folder is None else progress_folder / where.name
                 progress = read_progress(where, new, file, again=again)
                 put_count = 0
                 if not progress.is_whole:

@@ -193,7 +193,7 @@ def get(
             else:
                 out.note(
                     f"{id} is not pending in this store: it was fired or cancelled, or belongs "
-                    "to another store."
+                    f"to another store{', or it is damaged' if look.damage_count else ''}."
                 )
             return
         fields = {"pending": True} | timer_fields(timer) | {"offset": offset_of(timer.id)}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.cli.app import settings
-from timerstore.cli.output import Output
+from timerstore.cli.output import DAMAGED, Output
 from timerstore.errors import (
     InvalidArgumentError,
     NotAStoreError,
@@ -171,6 +171,11 @@ class Look(AnyStore):
             return self.files.pending_columns(**given)
         return self._call("pending_columns", **given)
 
+    @property
+    def damage_count(self) -> int:
+        """How much damage was met in the files; 0 if only the owner was asked."""
+        return self.files.core.engine.damage.count if "files" in vars(self) else 0
+
     def check(self, what: str, name: str | None) -> None:
         """Refuse a topic or group of which nothing was found, if the store has never seen it."""
         if name is not None:
@@ -223,7 +228,11 @@ def looking(out: Output, path: str | Path, config_file: Path | None = None) -> I
         else:
             folder = Path(path)
             check_is_there(folder)
-        yield stack.enter_context(closing(Look(out, folder, config_file, is_backup=is_backup)))
+        look = stack.enter_context(closing(Look(out, folder, config_file, is_backup=is_backup)))
+        yield look
+        if look.damage_count:
+            out.note(f"{path} is damaged: what cannot be read is left out. Run timerstore verify.")
+            out.status = out.status or DAMAGED
 
 
 @contextmanager

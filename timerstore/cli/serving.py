@@ -76,11 +76,15 @@ def serve(
             raise InvalidArgumentError(
                 "--write, --token-file and --page-host are of the page. Pass --page too."
             )
+        if metrics is not None:
+            _serve_metrics(metrics)
         with open_to_change(path, config, create=True) as store:
             from timerstore.share.server import serve as let_others_use
 
             if metrics is not None:
-                _show_metrics(store, metrics)
+                from timerstore.metrics import register
+
+                register(store, name=store.path.name)
             url = None if show is None else show(store).url
             with let_others_use(store) as server:
                 told = {"path": str(path), "state": "serving", "pid": os.getpid(), "page": url}
@@ -125,7 +129,8 @@ def relay(
         out.tell(told, f"{relay.put_count} rows were put, {relay.refused_count} refused")
 
 
-def _show_metrics(store: TimerStore, where: str) -> None:
+def _serve_metrics(where: str) -> None:
+    """Begin to answer; what is wrong with the place is told before there is a store."""
     host, _, port = where.rpartition(":")
     try:
         from prometheus_client import start_http_server
@@ -137,9 +142,6 @@ def _show_metrics(store: TimerStore, where: str) -> None:
         ) from e
     except (ValueError, OverflowError, OSError) as e:
         raise InvalidArgumentError(f"--metrics is {where!r}: {e}. Pass a port that is free.") from e
-    from timerstore.metrics import register
-
-    register(store, name=store.path.name)
 
 
 def _page_at(

@@ -18,7 +18,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Final
 from uuid import uuid4
 
-from timerstore.dedup import check_table, is_session, refuse_autocommit
+from timerstore.dedup import check_table, driver_of, is_session, refuse_autocommit
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.bytes.format import MESSAGE_BYTES_MAX
 from timerstore.timelog.bytes.limits import CONTENT_SPARE_BYTES
@@ -125,7 +125,7 @@ class Outbox:
             "properties": json.dumps(dict(properties)) if properties else None,
         }
         dialect, put = _dialect(db), _PUT
-        refuse_autocommit(_driver(db))
+        refuse_autocommit(db if _psycopg(db) else driver_of(db))
         if dialect == "postgresql":
             if "\0" in f"{key}{tag}":
                 raise InvalidArgumentError("key or tag has a NUL, which PostgreSQL does not keep.")
@@ -169,14 +169,6 @@ def _dialect(db: Any) -> str:
             "or Session of SQLAlchemy on SQLite or PostgreSQL."
         )
     return str(name)
-
-
-def _driver(db: Any) -> Any:
-    """Return the connection of the database's own driver."""
-    if isinstance(db, sqlite3.Connection) or _psycopg(db):
-        return db
-    connection = db.connection() if is_session(db) else db
-    return connection.connection.driver_connection
 
 
 def _execute(db: Any, statement: str, values: dict[str, Any]) -> None:

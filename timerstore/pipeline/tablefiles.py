@@ -349,6 +349,8 @@ def expire(
     )
     gone = []
     with told_of(place):
+        if not any((place / table).is_dir() for table in (RUNS, FIRED)):
+            raise InvalidArgumentError(f"{place} has no result tables. Pass the folder that has.")
         for day, run in _runs_of(place, first, daily):
             TableFiles(place, run, day).remove()
             gone.append(run)

@@ -39,7 +39,7 @@ from timerstore.tables.stores import is_store
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.values.config import Config
 from timerstore.values.ids import format_id, parse_id
-from timerstore.values.kinds import meant
+from timerstore.values.kinds import check_path, meant
 from timerstore.values.write_file import sync
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         name: value for name, value in options.items() if name in settings
     }
     config = Config.from_env({f"TIMERSTORE_{name.upper()}": each for name, each in chosen.items()})
-    path = Path(options["path"].removeprefix("file://").removeprefix("file:"))
+    path = check_path(options["path"].removeprefix("file://").removeprefix("file:"))
     return WriteOptions(path, options.get("topic", "default"), into, config)
 
 
@@ -287,8 +287,10 @@ def _gather(staging: Path, parts: Sequence[Written], load: Path) -> None:
     load.mkdir(exist_ok=True)
     kept = {load.name}
     for each in parts:
-        kept.add(f"part-{each.part:05d}")
-        (staging / each.name).rename(load / f"part-{each.part:05d}")
+        name = f"part-{each.part:05d}"
+        kept.add(name)
+        remove(load / name)  # of a commit that was killed
+        (staging / each.name).rename(load / name)
     for folder in (load, staging):
         for left in _listed(folder):
             if left.name not in kept:
@@ -351,7 +353,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         job = f"{query}-{int(batch or 0):010d}"
         part, attempt = context.partitionId(), context.taskAttemptId()
-        name = f"part-{part:05d}-{attempt}"
+        # Attempts are counted anew once the driver was: what an earlier one left is another store.
+        name = f"part-{part:05d}-{attempt}-{uuid.uuid4().hex[:8]}"
         rows = (used(each) for each in iterator if each.num_rows)
         target = self.path / f"{HIDDEN}{job}" / name
         count = make_store(rows, target, self.options)

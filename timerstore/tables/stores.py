@@ -70,7 +70,11 @@ def _find_stores(paths: str | os.PathLike[str] | Iterable[str], refused_too: boo
             )
             raise NotAStoreError(f"{path} {there}. Pass the folder of a store, or of a backup.")
         found += within
-    return Stores(tuple(dict.fromkeys(found)), several)
+    # One store may have several names.
+    places = dict[str, str]()
+    for each in found:
+        places.setdefault(each if is_url(each) else os.path.realpath(each), each)
+    return Stores(tuple(places.values()), several)
 
 
 def _counts(path: Path, refused_too: bool) -> bool:

@@ -400,7 +400,7 @@ def check_keys(keys: Binaries, count: int) -> None:
     bad = first_bad_key(keys.pieces)
     if bad >= 0:
         raise InvalidArgumentError(
-            f"keys[{bad}] is empty, or holds U+0001 or U+0002. Pass another text."
+            f"keys[{bad}] is empty, is no UTF-8, or holds U+0001 or U+0002. Pass another text."
         )
 
 
