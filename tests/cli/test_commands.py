@@ -130,12 +130,6 @@ def test_put_with_a_jitter(run: Run, path: Path) -> None:
     assert len(due) == 5 and len(set(due)) > 1 and at <= min(due) and max(due) <= late
 
 
-@pytest.mark.parametrize("command", [["pending"], ["pending", "--key", "k"], ["search", "text"]])
-def test_a_limit_is_no_less_than_none(run: Run, path: Path, command: list[str]) -> None:
-    put(path, b"a")
-    assert "limit" in run(command[0], path, *command[1:], "--limit", -1, exits=2).stderr
-
-
 def test_long_lines_are_put_in_parts(run: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call of a client has a limit in bytes."""
     monkeypatch.setattr("timerstore.cli.changes._BYTES_AT_ONCE", 100)
@@ -309,14 +303,6 @@ def test_verify_of_a_sound_store(run: Run, path: Path) -> None:
     assert line.startswith(f"{path}: no damage found in 2 messages")
     told = json.loads(run("verify", path, "--json").stdout)
     assert (told["ok"], told["problems"], told["message_count"]) == (True, [], 2)
-
-
-def test_what_looks_into_a_damaged_store_says_so(run: Run, path: Path) -> None:
-    put(path, b"some body", b"other")
-    assert run("pending", path).stdout.count("\n") == 2
-    flip_bit(path / "commitlog" / f"{0:020d}", b"some body")
-    assert "is damaged" in run("pending", path, exits=1).stderr
-    assert "is damaged" in run("search", path, "other", exits=1).stderr
 
 
 def test_verify_finds_damage(run: Run, path: Path) -> None:

@@ -15,6 +15,7 @@ import timerstore
 from tests.cli.shell import SMALL, Run, finish, process, put
 from tests.rigs.program import python
 from tests.rigs.waiting import wait_until
+from timerstore.testing.damage import flip_bit
 
 pytestmark = pytest.mark.slow
 
@@ -280,3 +281,17 @@ def test_find_says_what_became_of_a_timer(run: Run, path: Path) -> None:
     assert (rows["state"], rows["moved to"]) == ("moved", moved)
     told = json.loads(run("find", path, "of-a-broker", "--json", exits=1).stdout)
     assert (told["state"], told["due_ms"]) == ("unknown", None)
+
+
+@pytest.mark.parametrize("command", [["pending"], ["pending", "--key", "k"], ["search", "text"]])
+def test_a_limit_is_no_less_than_none(run: Run, path: Path, command: list[str]) -> None:
+    put(path, b"a")
+    assert "limit" in run(command[0], path, *command[1:], "--limit", -1, exits=2).stderr
+
+
+def test_what_looks_into_a_damaged_store_says_so(run: Run, path: Path) -> None:
+    put(path, b"some body", b"other")
+    assert run("pending", path).stdout.count("\n") == 2
+    flip_bit(path / "commitlog" / f"{0:020d}", b"some body")
+    assert "is damaged" in run("pending", path, exits=1).stderr
+    assert "is damaged" in run("search", path, "other", exits=1).stderr
