@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -128,21 +127,6 @@ def test_put_with_a_jitter(run: Run, path: Path) -> None:
         json.loads(line)["due_ms"] for line in run("pending", path, "--json").stdout.splitlines()
     ]
     assert len(due) == 5 and len(set(due)) > 1 and at <= min(due) and max(due) <= late
-
-
-def test_long_lines_are_put_in_parts(run: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call of a client has a limit in bytes."""
-    monkeypatch.setattr("timerstore.cli.changes._BYTES_AT_ONCE", 100)
-    sizes, put_many = list[int](), timerstore.TimerStore.put_many
-
-    def noted(store: timerstore.TimerStore, bodies: list[bytes], **options: Any) -> Any:
-        sizes.append(sum(map(len, bodies)))
-        return put_many(store, bodies, **options)
-
-    monkeypatch.setattr(timerstore.TimerStore, "put_many", noted)
-    lines = b"\n".join(b"x" * size for size in range(1, 90))
-    run("put", path, "--lines", "--delay", "1h", input=lines)
-    assert len(sizes) > 20 and max(sizes) < 200 and sum(sizes) == sum(range(1, 90))
 
 
 def test_put_lines(run: Run, path: Path) -> None:

@@ -330,3 +330,18 @@ def test_two_imports_of_one_file_are_refused(run: Run, path: Path, many: Path) -
     with many.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert "is importing" in run("import", path, many, exits=3).stderr
+
+
+def test_long_lines_are_put_in_parts(run: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of a client has a limit in bytes."""
+    monkeypatch.setattr("timerstore.cli.changes._BYTES_AT_ONCE", 100)
+    sizes, put_many = list[int](), timerstore.TimerStore.put_many
+
+    def noted(store: timerstore.TimerStore, bodies: list[bytes], **options: Any) -> Any:
+        sizes.append(sum(map(len, bodies)))
+        return put_many(store, bodies, **options)
+
+    monkeypatch.setattr(timerstore.TimerStore, "put_many", noted)
+    lines = b"\n".join(b"x" * size for size in range(1, 90))
+    run("put", path, "--lines", "--delay", "1h", input=lines)
+    assert len(sizes) > 20 and max(sizes) < 200 and sum(sizes) == sum(range(1, 90))
