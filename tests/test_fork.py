@@ -127,7 +127,6 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         "Group.take_back_put_off": group.take_back_put_off,
         "Group.may_hide": lambda: group.may_hide(Rate("1/s", 10**9, 1, "")),
         "Group.expire": lambda: group.expire(run.cursor, np.zeros(1, np.int64), run.pins),
-        "Group.settle_buried": group.settle_buried,
         "Group.pass_by": lambda: group.pass_by(run.cursor, np.zeros(1, np.int64), "gone"),
         "Group.belong_to": lambda: group.belong_to(lambda *_: 0),
         "Group.has_hidden": group.has_hidden,

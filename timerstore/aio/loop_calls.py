@@ -16,14 +16,15 @@ import contextlib
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from queue import SimpleQueue
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
+from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.calls.putting.admission import WouldWaitError
 from timerstore.core.core import Core
 from timerstore.core.waiting import Waiters
@@ -269,6 +270,14 @@ def new_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="timerstore-aio")
 
 
+class Tallied(Protocol):
+    """Who counts what a group does with a topic."""
+
+    @property
+    def tally(self) -> GroupTally:
+        """What was done."""
+
+
 class LoopSide:
     """One open store, used by one event loop."""
 
@@ -364,6 +373,19 @@ class LoopSide:
             return call(*args, **kwargs)
         finally:
             deferring.discard(me)
+
+    async def pulled(self, readers: Sequence[Tallied], pull: Callable[[float], R]) -> R:
+        """Return what a pull of some groups gives; the loop has its turn between what has expired.
+
+        `pull` is told when to end if it has met nothing else.
+        """
+        while True:
+            before = [each.tally.counts.expired for each in readers]
+            found = self.here(pull, time.monotonic() + TURN_S)
+            if found or before == [each.tally.counts.expired for each in readers]:
+                return found
+            await asyncio.sleep(0)
+            self.check()
 
     async def append(self, call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a call that appends, then wait until that is as durable as the store promises."""

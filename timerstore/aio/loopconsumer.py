@@ -62,7 +62,7 @@ class LoopSource(StoreSource):
     def subscription(self, topic: str, handler: Any, tags: str) -> LimitedSubscription:
         """Return what a handler of a topic gets its messages through."""
         made = super().subscription(topic, handler, tags)
-        made.remake = partial(LoopRun, self.side)
+        made.remake, made.pull_s = partial(LoopRun, self.side), TURN_S
         return made
 
     def make_visible(self, group: Group) -> bool:
@@ -75,11 +75,11 @@ class LoopSource(StoreSource):
         self.core.check_open()
         if self.core.clock.manual:
             self.side.here(self.core.play_now)
-        tasks, _ = self.pull(count_max)
+        tasks = await self.side.pulled(self.topics, lambda _: self.pull(count_max)[0])
         if not tasks and self.core.is_group:
             if any(each.may_hide and each.group.has_hidden() for each in self.topics):
                 await self.side.commits.wait()
-                tasks, _ = self.pull(count_max)
+                tasks = await self.side.pulled(self.topics, lambda _: self.pull(count_max)[0])
         return tasks
 
     async def wait(self, *, for_messages: bool) -> None:

@@ -157,22 +157,22 @@ async def next_run(
     Nothing is awaited behind the pull, so a task that is cancelled has taken nothing.
     """
     side.check()
-    core = side.core
-    core.check_open()
+    (core := side.core).check_open()
     deadline = None if timeout is None else time.monotonic() + timeout
     if core.clock.manual:
         side.here(core.play_now)
         await make_visible(side, group)
     elif timeout != 0 and (wait_s := group.pace.wait_s(count_max, time.monotonic())):
         await asyncio.sleep(wait_s if timeout is None else min(wait_s, timeout))
-    run = group.pull(count_max, bytes_max=bytes_max)
+    pull = partial(group.pull, count_max, None, bytes_max)
+    run = await side.pulled([group], pull)
     if run is not None or (core.clock.manual and timeout is not None):
         return run
     with side.store.consuming.waiting([group.topic], group.name):
         while True:
             side.arrivals.arm()
             await make_visible(side, group)
-            run = group.pull(count_max, bytes_max=bytes_max)
+            run = await side.pulled([group], pull)
             if run is not None:
                 return run
             left_s = None if deadline is None else deadline - time.monotonic()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
@@ -211,6 +212,8 @@ class LimitedSubscription(Subscription):
         super().__init__(topic, handler, tags)
         self.limited = self.may_hide = False
         self.rate: Rate | None = None
+        self.pull_s = inf
+        """How long a pull may take that meets only what has expired."""
         self.remake: Callable[[Run], Run] | None = None
         """Makes of what was pulled what handlers are to have, if that is something else."""
 
@@ -239,9 +242,9 @@ class LimitedSubscription(Subscription):
                 run = self._pull_ready(count_max)
                 self.may_hide = isinstance(run, bool)
                 if isinstance(run, bool):
-                    run = self.group.pull(count_max, self._room)
+                    run = self.group.pull(count_max, self._room, None, self._until_s)
             else:
-                run = self.group.pull_long(count_max, self._room, self.rate)
+                run = self.group.pull_long(count_max, self._room, self.rate, until_s=self._until_s)
                 self.may_hide = run is None and self.group.may_hide(self.rate)
             if run is None:
                 return []
@@ -254,6 +257,10 @@ class LimitedSubscription(Subscription):
             except BaseException:
                 run.give_back(range(len(run)))
                 raise
+
+    @property
+    def _until_s(self) -> float:
+        return time.monotonic() + self.pull_s
 
     def _pull_ready(self, count_max: int) -> Run | bool | None:
         """Pull by one kernel; a bool if it cannot, or if limits may be the reason for less."""

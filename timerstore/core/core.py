@@ -276,7 +276,13 @@ class Core:
         self._stages.append(stage)
 
     def after_append(self, now_ms: int, due_ms: int | None = None) -> None:
-        """Have what was appended noticed by the services, then wait until it is durable.
+        """Have what was appended noticed, see `notice`, then wait until it is durable."""
+        self.notice(now_ms, due_ms)
+        if self.is_group and not self.is_deferring:
+            self.flusher.wait_durable(self.engine.commitlog.end)
+
+    def notice(self, now_ms: int, due_ms: int | None = None) -> None:
+        """Have what was appended noticed by the services.
 
         `due_ms`: of the earliest timer in it; None if there is none.
         """
@@ -284,8 +290,6 @@ class Core:
             self.engine.wake_for(now_ms + NO_HURRY_MS if due_ms is None else due_ms)
         elif due_ms is not None and due_ms <= now_ms:
             self.runner.play(now_ms, now_ms)
-        if self.is_group and not self.is_deferring:
-            self.flusher.wait_durable(self.engine.commitlog.end)
 
     @inside
     def wait_durable(self) -> None:

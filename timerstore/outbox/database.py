@@ -49,7 +49,7 @@ class SqliteDatabase:
         """Connect anew."""
         self._seen, self._inode = -1, self._inode_now()
         self._db = sqlite3.connect(
-            self._uri, _BUSY_S, isolation_level=None, check_same_thread=False, uri=True
+            self._uri, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, uri=True
         )
         self._db.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
         self.execute("pragma synchronous = extra")

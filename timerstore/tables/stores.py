@@ -73,8 +73,16 @@ def _find_stores(paths: str | os.PathLike[str] | Iterable[str], refused_too: boo
     # One store may have several names.
     places = dict[str, str]()
     for each in found:
-        places.setdefault(each if is_url(each) else os.path.realpath(each), each)
+        places.setdefault(_real(each), each)
     return Stores(tuple(places.values()), several)
+
+
+def _real(path: str) -> str:
+    """Return the one name of a folder; an address, or what cannot be looked at, as it is."""
+    try:
+        return os.path.realpath(path, strict=True)
+    except OSError:
+        return path
 
 
 def _counts(path: Path, refused_too: bool) -> bool:

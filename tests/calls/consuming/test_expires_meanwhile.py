@@ -3,8 +3,10 @@
 import asyncio
 import time
 from collections.abc import Callable
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,10 +16,9 @@ from tests.calls.consuming.test_expires import SECOND, START_MS, group_of, now_m
 from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import Consumer, InvalidArgumentError, ManualClock, StoreFullError, TimerStore
+from timerstore.aio import loopstore
 from timerstore.calls.consuming import consuming, groupreader, sendback
-from timerstore.calls.consuming.sendback import wait_durable
 from timerstore.calls.consuming.turns import Rate
-from timerstore.calls.putting.putting import Putting
 
 
 def fill(put: Callable[..., Any], last_ms: int) -> None:
@@ -60,18 +61,21 @@ def test_what_cannot_be_a_dead_letter_now_is_one_later(
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("rate", [None, Rate("1000/s", 10**6, 1_000, "")])
-def test_many_letters_share_an_fsync(
+def test_no_pull_waits_until_letters_are_durable(
     real: TimerStore, rate: Rate | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However few are pulled at once; what is acknowledged behind them is so, too."""
+    """But no file knows of them before."""
     fill_with_expired(real, 300)
-    waits, group = list[int](), real.consuming.group("t", "g")
+    group, flusher, known = real.consuming.group("t", "g"), real.core.flusher, list[int]()
+    group.make_visible()
 
-    def noted(putting: Putting) -> None:
-        waits.append(len(group._buried))
-        wait_durable(putting)
+    def noted(end: int) -> None:
+        assert end >= letters_end
+        known.append(real.core.offsets.get("t", "g", 0))
+        wait_durable(end)
 
-    monkeypatch.setattr(groupreader, "wait_durable", noted)
+    wait_durable, letters_end = flusher.wait_durable, 1 << 62
+    monkeypatch.setattr(flusher, "wait_durable", noted)
     if rate is None:
         (came,) = real.pull("t", group="g", max_count=1, timeout=10)
     else:
@@ -80,9 +84,11 @@ def test_many_letters_share_an_fsync(
         (came,) = run
     assert came.body == b"comes"
     assert len(real.dead_letters("g")) == 300 and group_of(real).expired_count == 300
-    assert len(waits) <= 2 + (0 if rate is None else 3)
     came.ack()
-    assert group_of(real).lag_count == 0
+    assert group_of(real).lag_count == 0 and not known
+    letters_end = real.core.engine.commitlog.end
+    real.consuming.write_offsets()
+    assert known == [0] and real.core.offsets.get("t", "g", 0) == 301
 
 
 def test_a_pull_that_meets_only_what_expired_keeps_its_time(
@@ -96,23 +102,72 @@ def test_a_pull_that_meets_only_what_expired_keeps_its_time(
 
 
 @pytest.mark.parametrize("error", [OSError(5, "no disk"), KeyboardInterrupt()])
-def test_letters_that_are_not_durable_settle_nothing(
+def test_of_letters_that_are_not_durable_no_file_knows(
     store: TimerStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """Nor are there two of a message once it goes on."""
     fill_with_expired(store, 5, clock)
-
-    def fail(_: object) -> None:
-        raise error
-
+    (came,) = store.pull("t", group="g", max_count=5, timeout=0)
     with monkeypatch.context() as patch:
-        patch.setattr(groupreader, "wait_durable", fail)
+        patch.setattr(store.core.flusher, "wait_durable", Mock(side_effect=error))
         with pytest.raises(type(error)):
-            store.pull("t", group="g", max_count=5, timeout=0)
-    assert group_of(store).lag_count == 6 and not group_of(store).expired_count
-    (came,) = store.pull("t", group="g", timeout=0)
-    assert came.body == b"comes"
+            store.consuming.write_offsets()
+    assert store.core.offsets.get("t", "g", 0) == 0
+    came.ack()
+    store.consuming.write_offsets()
+    assert store.core.offsets.get("t", "g", 0) == 6
     assert len(store.dead_letters("g")) == 5 and group_of(store).expired_count == 5
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("way", ["consume", "pull", "consumer"])
+def test_a_loop_has_its_turn_while_many_have_expired(
+    real: TimerStore, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each message takes longer than a turn, and is pulled alone."""
+    monkeypatch.setattr(loopstore, "CONSUME_COUNT", 1)
+    fill_with_expired(real, 20)
+    send, ticks, seen = groupreader.send_to_dead, count(), list[int]()
+
+    def slow(*given: Any, **options: Any) -> None:
+        time.sleep(0.002)
+        seen.append(next(ticks))
+        send(*given, **options)
+
+    async def tick() -> None:
+        while next(ticks) >= 0:
+            await asyncio.sleep(0)
+
+    async def take() -> None:
+        async with timerstore.aio.attach(real) as attached:
+            ticking, came = asyncio.create_task(tick()), list[bytes]()
+            if way == "consume":
+                async for delivery in attached.consume("t", group="g", timeout=1):
+                    came.append(delivery.body)
+                    delivery.ack()
+            elif way == "pull":
+                came += (
+                    await attached.pull("t", group="g", max_count=1, timeout=1)
+                ).bodies.to_pylist()
+            else:
+                consumer = timerstore.aio.Consumer(
+                    attached, "g", pull_count=1, expired="dead_letter"
+                )
+
+                async def note(delivery: timerstore.Delivery) -> None:
+                    came.append(delivery.body)
+
+                consumer.subscribe("t", note)
+                async with consumer:
+                    while not came:
+                        await asyncio.sleep(0.01)
+        ticking.cancel()
+        assert came == [b"comes"]
+
+    monkeypatch.setattr(groupreader, "send_to_dead", slow)
+    asyncio.run(take())
+    assert len(real.dead_letters("g")) == 20
+    assert len(seen) == 20 and sum(b - a > 1 for a, b in pairwise(seen)) > 10
 
 
 def fill_with_expired(store: TimerStore, count: int, clock: ManualClock | None = None) -> None:

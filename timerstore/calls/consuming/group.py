@@ -112,18 +112,22 @@ class Group(Reader):
     # --- handing out
 
     def pull(
-        self, count_max: int, room: Room | None = None, bytes_max: int | None = None
+        self,
+        count_max: int,
+        room: Room | None = None,
+        bytes_max: int | None = None,
+        until_s: float = inf,
     ) -> Run | None:
         """Hand out what is there, up to `count_max`; None if nothing is.
 
         `room` tells, under the lock, how many a queue may give that has any. `bytes_max`: of the
-        messages, unless one alone has more; if it is None a batch's limit.
+        messages, unless one alone has more; None: a batch's limit. `until_s`: see `pull_long`.
         """
         if room is None:
             run = self.pull_ready(count_max)
             if not isinstance(run, bool):
                 return run
-        return self.pull_long(count_max, room, bytes_max=bytes_max)
+        return self.pull_long(count_max, room, bytes_max=bytes_max, until_s=until_s)
 
     def pull_long(
         self,
@@ -147,7 +151,6 @@ class Group(Reader):
         else:
             if self.turns is not None:
                 self.turns.next_ns = 0  # who pulls comes again at once, unless it is to stop
-        self.settle_buried()
         return None
 
     @inside
@@ -185,8 +188,6 @@ class Group(Reader):
         cursor, start, stop, keys = found
         try:
             run = self._read(cursor, start, stop, bytes_max or BATCH_BYTES_MAX)
-            if len(run):
-                self.settle_buried()
         except CorruptStoreError:
             raise  # it would be found again and again; what comes behind it goes on
         except BaseException:  # a signal's, say: nobody got them

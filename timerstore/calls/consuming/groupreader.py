@@ -17,7 +17,7 @@ from timerstore.calls.consuming.cursors import GroupRetries, QueueCursor
 from timerstore.calls.consuming.delivery import AGAIN_MS, expired
 from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.calls.consuming.ready import Pace, ReadyCalls, new_ready
-from timerstore.calls.consuming.sendback import send_to_dead, wait_durable
+from timerstore.calls.consuming.sendback import send_to_dead
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core
 from timerstore.errors import (
@@ -194,7 +194,6 @@ class Reader:
         self._put_off: list[tuple[QueueCursor, int]] = []
         self._again_ms = inf
         self.unreadable_count = 0
-        self._buried: list[tuple[QueueCursor, int]] = []  # whose letters may not be durable yet
 
     def claim(self, cursor: QueueCursor, place: Place) -> bool:
         """Take a message for who appends what comes in its place; False: it is too late for that.
@@ -237,16 +236,19 @@ class Reader:
     def expire(self, cursor: QueueCursor, indexes: Int64s, pins: list[Any]) -> None:
         """Settle what expired, and count it.
 
-        If it is to be a dead letter it is appended as one; `settle_buried` does the rest. What
-        cannot be one now, as the disk is full, say, stays handed out until it is tried again.
+        If it is to be a dead letter it is appended as one, which need not be durable yet: it is
+        before `write_offsets` lets any file know of it. What cannot be one now, as the disk is
+        full, say, stays handed out until it is tried again.
         """
         self.core.check_process()
         try:
-            self._bury(cursor, indexes.tolist(), pins)
+            if self.buries_expired:
+                self._bury(cursor, indexes.tolist(), pins)
+            else:
+                self._settle_expired(cursor, indexes.tolist(), 0)
         except (StoreClosedError, CorruptStoreError):
             raise
         except (TimerStoreError, OSError) as e:
-            self.settle_buried()
             with self.lock.guard():
                 left = [(cursor, i) for i in indexes.tolist() if cursor.state_of(i) != "done"]
                 is_known = bool(self._put_off)
@@ -273,13 +275,10 @@ class Reader:
                         cursor.take_back(self.topic, index, index + 1)
 
     def _bury(self, cursor: QueueCursor, indexes: list[int], pins: list[Any]) -> None:
-        """Do so; what is refused is left, and what comes behind any other error."""
-        if not self.buries_expired:
-            self._settle_expired([(cursor, index) for index in indexes], 0)
-            return
-        queues, refused = self.core.engine.queues, None
+        """Make dead letters; what is refused is left, and what comes behind any other error."""
+        core, refused = self.core, None
         for index in indexes:
-            offset = int(queues.read(cursor.row, index, 1)[0]["offset"])
+            offset = int(core.engine.queues.read(cursor.row, index, 1)[0]["offset"])
             message = self.decode(offset, pins)
             failure = expired(expires_ms(message))
             try:
@@ -287,32 +286,17 @@ class Reader:
             except InvalidArgumentError as e:  # it is too large
                 refused = e
                 continue
-            with self.lock.guard():
-                self._buried.append((cursor, index))
-            if len(self._buried) >= _AT_ONCE:
-                self.settle_buried()
+            self.put_acks.appended(core.engine.commitlog.end)
+            self._settle_expired(cursor, [index], 1)
+        core.notice(core.clock.now_ms, core.clock.now_ms)
         if refused is not None:
             raise refused
 
-    def settle_buried(self) -> None:
-        """Settle what is a dead letter, once all letters are durable: with one fsync."""
-        self.core.check_process()
+    def _settle_expired(self, cursor: QueueCursor, indexes: list[int], dead_count: int) -> None:
         with self.lock.guard():
-            done, self._buried = self._buried, []
-        if done:
-            try:
-                wait_durable(self.putting)
-            except BaseException:
-                with self.lock.guard():
-                    self._buried += done
-                raise
-            self._settle_expired(done, len(done))
-
-    def _settle_expired(self, done: list[tuple[QueueCursor, int]], dead_count: int) -> None:
-        with self.lock.guard():
-            for cursor, index in done:
+            for index in indexes:
                 cursor.settle(index, index + 1)
-        self.count_failed(0, 0, dead_count, len(done))
+        self.count_failed(0, 0, dead_count, len(indexes))
 
     def pass_by(self, cursor: QueueCursor, indexes: Int64s, reason: str | None) -> None:
         """Settle entries that cannot be handed out, and count them; with a `reason` name them."""
