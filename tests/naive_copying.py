@@ -143,7 +143,7 @@ class DequeuePut:
             self.need = "commitlog read", each.message
             return None
         if each.magic & MARKS_DELETE:
-            return FORGOTTEN
+            return FORGOTTEN if each.message in log.messages else LOST
         if not log.is_sound(each.message, each.size, verify=True):
             return LOST
         properties = log.messages[each.message].properties
@@ -158,8 +158,6 @@ class DequeuePut:
         return FIRED
 
     def _forget(self, message: int) -> None:
-        if message not in self.to.log.messages:
-            return  # it is damaged
         high, low = self.to.log.identity(message)
         if high == -1 and low >= LEVEL_MARK:
             if (high, low) in self.cancelled:  # its loop has yet to pass it

@@ -219,6 +219,14 @@ def _contains_all(
     lock_release(fire_lock)
 
 
+@kernel_ahead
+def _remove_ours(cancelled: CancelledSet, fire_lock: Words, low: Words) -> None:
+    lock_acquire(fire_lock)
+    for i in range(len(low)):
+        cancelled_remove(cancelled, IDENTITY_OURS, low[i])
+    lock_release(fire_lock)
+
+
 def are_of_level(high: Words, low: Words) -> Flags:
     """Tell which identities are those of messages that we put into a delay level: bool[n]."""
     return (high == IDENTITY_OURS) & (low >= fmt.LEVEL_MARK)
@@ -268,6 +276,12 @@ class CancelledTimers:
             part = slice(start, start + _ASKED_AT_ONCE)
             _contains_all(self.set, self.fire_lock, high[part], low[part], named[part])
         return named
+
+    def remove_ours(self, low: Words) -> None:
+        """Remove messages of this store, held or not, as far as they are there. O(n)."""
+        with acting_as(ALONE):
+            for at in range(0, len(low), _ASKED_AT_ONCE):
+                _remove_ours(self.set, self.fire_lock, low[at : at + _ASKED_AT_ONCE])
 
     def add(self, high: Words, low: Words) -> None:
         """Add identities, and make room for them, before any service runs."""

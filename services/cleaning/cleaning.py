@@ -44,7 +44,6 @@ from timerstore.services.cleaning.pass_units import (
     Round,
     UnitRanges,
     Walk,
-    forget_targets,
     linked_by_now,
     live_bytes,
 )
@@ -570,6 +569,6 @@ class Cleaner:
             left += walk is not None and self._is_entered(walk)
             _move_floor(self.engine.world, passes[ended - 1].stop, left)
         for each in passes[:ended]:
-            forget_targets(self.engine, each.targets)
+            self.engine.cancelled.remove_ours(each.targets)
         for _ in range(ended):  # if a signal comes in between, the same is done once more
             self._passes.popleft()

@@ -24,15 +24,15 @@ from timerstore.jit.record import Words
 from timerstore.services.looking.read_units import own_maps, read_units
 from timerstore.services.looking.timer_places import say_leads
 from timerstore.services.pipeline.copying import read_source
-from timerstore.services.world.state import CANCEL, CLEANING
+from timerstore.services.world.state import CLEANING
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.message import IDENTITY_OURS, identify_target
+from timerstore.timelog.bytes.message import identify_target
 from timerstore.timelog.bytes.unit import NOT_SAID, Units
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.timerlog import WALK_DONE
 from timerstore.timelog.writing.tally import PENDING_BYTES, TALLY_WORDS
-from timerstore.wheel.cancelled import cancelled_remove, is_our_timer
+from timerstore.wheel.cancelled import is_our_timer
 
 if TYPE_CHECKING:
     from timerstore.services.engine.engine import Engine
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 # found again.
 
 NO_TARGET: Final = -1
-_FORGOTTEN_AT_ONCE: Final = 1024
-"""Entries that leave the set in one hold of fire."""
 
 
 @kernel_ahead
@@ -76,22 +74,6 @@ def read_targets(world: World, source: SegmentTable, units: Units, targets: Word
         if is_our_timer(found.identity_high, found.identity_low):
             targets[i] = found.identity_low
     act_as(before)
-
-
-@kernel_ahead
-def _forget(world: World, targets: Words) -> None:
-    before = act_as(CANCEL)
-    lock_acquire(world.fire_lock)
-    for i in range(len(targets)):
-        cancelled_remove(world.cancelled, IDENTITY_OURS, targets[i])
-    lock_release(world.fire_lock)
-    act_as(before)
-
-
-def forget_targets(engine: Engine, targets: Words) -> None:
-    """Let the timers of dropped deletes leave the cancelled set: the floor is past these. O(n)."""
-    for at in range(0, len(targets), _FORGOTTEN_AT_ONCE):
-        _forget(engine.world, targets[at : at + _FORGOTTEN_AT_ONCE])
 
 
 def live_bytes(engine: Engine, waits_bytes: int, dropped_count: int) -> int:

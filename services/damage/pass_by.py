@@ -46,20 +46,25 @@ from timerstore.wheel.near import place_of
 def pass_lost(engine: Engine, service: ServiceThread) -> None:
     """Name what a service passed by, and take it off the count of what is pending.
 
-    Only the service's own thread calls this, which answers its needs.
+    A message of a level leaves the cancelled set as well: else a delete that is held for it would
+    keep the commit log. Only the service's own thread calls this, which answers its needs, and
+    calls it again if a full disk ends it.
     """
-    found = MessageParts()
+    found, uncounted = MessageParts(), 0
     count = service.lost_count
     lost = service.lost[: count * LOST_COLUMNS].reshape(-1, LOST_COLUMNS).tolist()
     for message, info in lost:
         if not name_lost(engine, message):
-            service.unreadable_count -= 1  # dropped, never counted
+            uncounted += 1  # dropped, never counted
         elif not engine.count_lost:  # recovery counts without it
             engine.uncounted.add(message)
-            service.unreadable_count -= 1
+            uncounted += 1
         elif message not in engine.uncounted:
             if info == INFO_LEVEL or info < 0 or not info & fmt.UNIT_DELETE:
                 _uncount(engine, message, info, found)
+    of_levels = [message | fmt.LEVEL_MARK for message, info in lost if info == INFO_LEVEL]
+    engine.cancelled.remove_ours(np.array(of_levels, np.int64))
+    service.unreadable_count -= uncounted
     service.lost_count = 0
 
 

@@ -187,8 +187,7 @@ def _stage(world: World, place: int, i: int, at: int, now_ms: int) -> int:
     if outcome != SOURCE_FOUND:
         return outcome
     if info & fmt.UNIT_DELETE != 0:
-        _read_target(world, buf, message)
-        return _FORGET
+        return _FORGET if _read_target(world, buf, message) else SOURCE_UNREADABLE
     if not read_source(world, buf, found, message, info_size(info)):
         return SOURCE_UNREADABLE
     if found.due_ms < 0 or found.real_topic_bytes < 0:
@@ -282,11 +281,11 @@ def is_passable(world: World, now_ms: int) -> bool:
 
 
 @inlined
-def _read_target(world: World, buf: Bytes, message: int) -> None:
-    """Read whom a delete cancels into `found`; nobody, two zeros, if it is damaged."""
+def _read_target(world: World, buf: Bytes, message: int) -> bool:
+    """Read whom a delete cancels into `found`; False if it is damaged."""
     found = world.dequeue_put.thread.found
     position = message % world.commitlog.segment_bytes
-    if read_message(buf, position, message, found, False) == GOOD:
-        identify_target(buf, found, world.settings.store_tag)
-    else:
-        found.identity_high = found.identity_low = 0
+    if read_message(buf, position, message, found, False) != GOOD:
+        return False
+    identify_target(buf, found, world.settings.store_tag)
+    return True

@@ -197,8 +197,9 @@ class Runner:
             self._threads.pop()
 
     def resume(self) -> None:
-        """Go on after `stop`."""
+        """Go on after `stop`, also one that was interrupted."""
         if self._stop.is_set():
+            self.stop()  # else a thread that has not seen the flag yet would go on beside another
             self._stop.clear()
             self.engine.world.callers.stop = 0
             if not self.engine.clock.manual:

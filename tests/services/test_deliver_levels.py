@@ -305,6 +305,21 @@ def test_retention_keeps_what_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.whole
+def test_what_was_cancelled_and_is_damaged_keeps_nothing(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    store = open_store(tmp_path, clock)
+    id = store.put(b"never", delay_level=3)
+    assert store.cancel(id)
+    cancelled, view = store.core.engine.cancelled.set, store.core.engine.commitlog.ensure(0).view
+    assert cancelled.level_count == 1
+    view[view.tobytes().index(b"never")] ^= 1
+    clock.advance(timedelta(minutes=1))
+    assert store.count() == 0 and store.stats().unreadable_count == 1
+    assert (cancelled.held_count, cancelled.level_count) == (0, 0)
+    store.close()
+
+
+@pytest.mark.whole
 @pytest.mark.parametrize("end", ["kill", "close"])
 def test_levels_that_were_configured_otherwise(tmp_path: Path, end: str) -> None:
     """What was put at a level of 2 h waits 2 h, also where the level is 1 s now; never early."""

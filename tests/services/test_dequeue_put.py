@@ -38,7 +38,8 @@ from timerstore.services.running.steps import step
 from timerstore.services.world import needs
 
 KINDS = ["ours"] * 5 + ["brokers", "their queue", "rolled once"]
-KINDS += ["delete", "delete", "delete beside a roll", "level's delete", "cancelled", "cancelled"]
+KINDS += ["delete", "delete", "delete beside a roll", "delete not there"]
+KINDS += ["level's delete", "cancelled", "cancelled"]
 KINDS += ["size", "crc", "not there", "behind", "before"]
 TOPICS = st.sampled_from(["orders", "orders", "t" * 120, "late"])
 ITEMS = st.tuples(st.sampled_from(KINDS), st.integers(0, 4), st.integers(0, 99), TOPICS)
@@ -65,7 +66,7 @@ def put(alone: Alone, log: Log, kind: str, slot: int, within_ms: int, topic: str
     elif kind == "rolled once":
         made = timer(alone.tag, topic, at, TIMER_ROLL_TIMES="3")
     elif kind.startswith("delete"):
-        far_ms = 20 * PRECISION_MS * (kind != "delete")
+        far_ms = 20 * PRECISION_MS * (kind == "delete beside a roll")
         made, magic = delete(alone.tag, topic, at + far_ms, own), PLAIN | MARKS_DELETE
     elif kind == "level's delete":
         place = 4_711 + within_ms % 2 | LEVEL_MARK
@@ -77,9 +78,8 @@ def put(alone: Alone, log: Log, kind: str, slot: int, within_ms: int, topic: str
     if kind == "crc":
         alone.spoil(offset + 89, 1)
         log.spoilt.add(offset)
-    offset = {"behind": offset + 40 * 4_096, "before": -9, "not there": offset + 4}.get(
-        kind, offset
-    )
+    places = {"behind": offset + 40 * 4_096, "before": -9, "not there": offset + 4}
+    offset = places.get(kind.removeprefix("delete "), offset)
     if magic == PLAIN | MARKS_DELETE:
         return Taken(offset, 0, slot % PLACES, MARKS_DELETE, slot)
     return Taken(offset, size + (kind == "size"), slot % PLACES, magic, at)

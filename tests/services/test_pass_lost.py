@@ -10,8 +10,11 @@ from tests.services.alone import (
     Alone,
     timer,
 )
+from timerstore.errors import StoreFullError
+from timerstore.jit.record import Words
 from timerstore.services.world.state import INFO_LEVEL, INFO_UNLINKED
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import IDENTITY_HELD, IDENTITY_OURS
 
 PLAIN = START_SLOT % 8 << 8 | fmt.UNIT_PLAIN
 
@@ -103,11 +106,34 @@ def test_while_recovery_counts_it_is_left_out_of_the_count() -> None:
         assert alone.pending(row) == 0 and alone.unreadable_count == 1
 
 
-def test_a_cancelled_level_message_is_found_by_its_mark() -> None:
+@pytest.mark.parametrize("high", [IDENTITY_OURS, IDENTITY_HELD])
+@pytest.mark.parametrize("count_lost", [True, False])
+def test_a_cancelled_level_message_leaves_the_set(high: int, count_lost: bool) -> None:
+    """Else a delete that is held for it would keep the commit log until the store is reopened."""
     with Alone(DEQUEUE_PUT) as alone:
         row = alone.row("orders")
         placed = alone.put(naive.new_at_level("orders", b"b", 1, 0, START_MS, alone.tag, {}))
-        alone.use_sets([(-1, placed.offset | fmt.LEVEL_MARK)])
+        alone.use_sets([(high, placed.offset | fmt.LEVEL_MARK)], held_from=7)
         alone.spoil(placed.offset + 88)
+        alone.engine.count_lost = count_lost
         lose(alone, placed.offset, INFO_LEVEL)
         assert alone.pending(row, in_levels=True) == 0
+        assert alone.cancelled() == set()
+        alone.engine.cancelled.check()
+
+
+def raise_full(low: Words) -> None:
+    raise StoreFullError("full")
+
+
+def test_a_full_disk_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Alone(DEQUEUE_PUT) as alone:
+        placed = alone.put(timer(alone.tag, "orders", START_MS))
+        alone.engine.count_lost = False
+        alone.lose(placed.offset, PLAIN)
+        with monkeypatch.context() as full:
+            full.setattr(alone.engine.cancelled, "remove_ours", raise_full)
+            with pytest.raises(StoreFullError):
+                alone.meet()
+        lose(alone, placed.offset, PLAIN)
+        assert alone.unreadable_count == 1

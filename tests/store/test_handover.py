@@ -34,10 +34,13 @@ from timerstore import ManualClock, TimerStore, TimerStoreError, verify
 from timerstore.jit.record import Words
 from timerstore.services.broker import for_broker
 from timerstore.services.engine.engine import Engine
+from timerstore.services.world.background import BackgroundThread
+from timerstore.services.world.state import SERVICE_NAMES
 from timerstore.store import handover
 from timerstore.timelog.files.disk import Disk
 from timerstore.validation import validate
 
+SERVICE_THREADS = {f"timerstore-{name}" for name in (*SERVICE_NAMES, "prefetch")}
 EACH = how_many("HANDOVER_STEP", 4, 1)
 FEW_UNITS = dataclasses.replace(SMALL, timerlog_segment_bytes=52 * 4 + 16)
 pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("any_wheel")]
@@ -284,6 +287,33 @@ class FailingDisk(Disk):
         self.left -= 1
         if self.left < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("joined", range(1, 7))
+def test_a_handover_that_ends_while_threads_stop_leaves_one_of_each(
+    tmp_path: Path, joined: int
+) -> None:
+    """The store goes on afterwards, and two threads of one service would spoil it."""
+    with TimerStore(tmp_path / "store") as store:
+        store.put(b"far", delay=500 * SECOND)
+        mine = [thread.name for thread in threading.enumerate() if thread.name in SERVICE_THREADS]
+        count, join = 0, BackgroundThread.join
+
+        def interrupted_once(thread: BackgroundThread, timeout_s: float | None = None) -> None:
+            nonlocal count
+            count += 1
+            if count == joined:
+                raise KeyboardInterrupt
+            join(thread, timeout_s)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(BackgroundThread, "join", interrupted_once)
+            with pytest.raises(KeyboardInterrupt):
+                store.handover()
+        names = [thread.name for thread in threading.enumerate() if thread.name in SERVICE_THREADS]
+        assert sorted(names) == sorted(mine) and len(mine) >= len(SERVICE_NAMES)
+        store.put(b"near", delay_ms=1)
+        assert [delivery.body for delivery in store.pull("default", timeout=10)] == [b"near"]
 
 
 def test_what_is_put_meanwhile_is_refused_or_there(tmp_path: Path) -> None:

@@ -151,6 +151,7 @@ class Schedules(Stays):
         timer may have fired just now, a mark stops the job for 30 days, and this waits up to a
         second for a thread or process that carries it on. Durable like a cancel.
         """
+        self._failure.check()
         name = name_of(topic, key)
         if self._store.cancel_key(TOPIC, name):
             return True
@@ -184,6 +185,7 @@ class Schedules(Stays):
 
     def list(self) -> Iterator[tuple[int, Job]]:
         """Yield (next run in epoch ms, job) for each job, by that time."""
+        self._failure.check()
         for timer in self._store.pending(topic=TOPIC):
             job = read_job(timer.body, timer.tag, timer.properties)
             if job is not None:
@@ -197,6 +199,7 @@ class Schedules(Stays):
         The thread of a `with` block does this all the time. Call it yourself with a manual clock,
         or in a loop of your own. If it raises what `put` raises, call it again.
         """
+        self._failure.check()
         count, first, now_ms = 0, None, self._store.health().now_ms
         with closing(self._fired(0)) as fired:
             for delivery in fired:
@@ -295,7 +298,7 @@ class Schedules(Stays):
             self._thread = None
 
     def _fail(self, error: BaseException) -> None:
-        """Have the next `start` raise what ended the thread."""
+        """Have each call from now on raise what ended the thread."""
         self._failure.keep(error)
         log.error("jobs are not carried on any more", exc_info=error)
 

@@ -353,7 +353,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         job = f"{query}-{int(batch or 0):010d}"
         part, attempt = context.partitionId(), context.taskAttemptId()
-        # Attempts are counted anew once the driver was: what an earlier one left is another store.
+        # Each driver counts attempts from 0: what an earlier one left is another store.
         name = f"part-{part:05d}-{attempt}-{uuid.uuid4().hex[:8]}"
         rows = (used(each) for each in iterator if each.num_rows)
         target = self.path / f"{HIDDEN}{job}" / name

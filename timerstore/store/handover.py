@@ -268,9 +268,9 @@ def handover(core: Core, consuming: Consuming) -> int | None:
         close(core, consuming, flush=True, last=lambda: _leave(core, index))
     except BaseException:
         if not core.closed:  # else it stays refused, for a put now would have no unit
+            core.refuse(None)
             core.upkeep.cleaner.resume()
             core.runner.resume()
-            core.refuse(None)
         raise
     return until_ms
 
