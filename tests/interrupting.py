@@ -17,6 +17,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -122,7 +123,11 @@ class Count:
 @contextmanager
 def interrupted(at: int, *files: str, everywhere: bool = False) -> Iterator[Count]:
     """Raise Interrupt at the place of that number, from 0, in these files, for this thread."""
-    count = Count()
+    count, mine, running = Count(), threading.get_ident(), set[CodeType]()
+    frame = sys._getframe()
+    while frame.f_back is not None:  # who asks for it is not ended
+        frame = frame.f_back
+        running.add(frame.f_code)
 
     @cache
     def is_meant(name: str) -> bool:
@@ -134,31 +139,76 @@ def interrupted(at: int, *files: str, everywhere: bool = False) -> Iterator[Coun
             count.raised = True
             raise Interrupt
 
-    def here(frame: FrameType, event: str, _: Any) -> Any:
-        if event == "opcode" and not count.raised:
-            if frame.f_lasti in _places(frame.f_code, everywhere):
-                pass_by()
-        return here
-
-    def called(frame: FrameType, _: str, __: Any) -> Any:
-        if count.raised or not is_meant(frame.f_code.co_filename):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return here
-
     def entered(steps: Any) -> bool:
         """Do what a guard's `__enter__` does, and look for signals before it returns."""
         taken = builtins.any(steps)
         del steps  # an exception's trace keeps this frame, which a built-in function has not
-        if not count.raised and sys._getframe(1).f_trace is here:
+        is_here = not count.raised and threading.get_ident() == mine
+        if is_here and is_meant(sys._getframe(1).f_code.co_filename):
             pass_by()
         return taken
 
-    before = sys.gettrace()
+    def step(code: CodeType, offset: int) -> Any:
+        if code in running or not is_meant(code.co_filename):
+            return _NEVER_AGAIN
+        if offset not in _places(code, everywhere):
+            return _NEVER_AGAIN
+        if not count.raised and threading.get_ident() == mine:
+            pass_by()
+        return None
+
     vars(guards)["any"] = entered
-    sys.settrace(called)
     try:
-        yield count
+        with _stepping(step, is_meant):
+            yield count
     finally:
-        sys.settrace(before)
         del vars(guards)["any"]
+
+
+if sys.version_info >= (3, 12):
+    _NEVER_AGAIN: Any = sys.monitoring.DISABLE
+
+    @contextmanager
+    def _stepping(
+        step: Callable[[CodeType, int], Any], is_meant: Callable[[str], bool]
+    ) -> Iterator[None]:
+        """Do the same, and pass by what returned _NEVER_AGAIN, until the next time."""
+        del is_meant
+        monitoring = sys.monitoring
+        monitoring.use_tool_id(monitoring.DEBUGGER_ID, "interrupting")
+        try:
+            event = monitoring.events.INSTRUCTION
+            monitoring.register_callback(monitoring.DEBUGGER_ID, event, step)
+            monitoring.set_events(monitoring.DEBUGGER_ID, event)
+            monitoring.restart_events()
+            yield
+        finally:
+            monitoring.set_events(monitoring.DEBUGGER_ID, 0)
+            monitoring.free_tool_id(monitoring.DEBUGGER_ID)
+
+else:
+    _NEVER_AGAIN = None
+
+    @contextmanager
+    def _stepping(
+        step: Callable[[CodeType, int], Any], is_meant: Callable[[str], bool]
+    ) -> Iterator[None]:
+        """Call `step` before each instruction of what this thread calls in files that are meant."""
+
+        def here(frame: FrameType, event: str, _: Any) -> Any:
+            if event == "opcode":
+                step(frame.f_code, frame.f_lasti)
+            return here
+
+        def called(frame: FrameType, _: str, __: Any) -> Any:
+            if not is_meant(frame.f_code.co_filename):
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            return here
+
+        before = sys.gettrace()
+        sys.settrace(called)
+        try:
+            yield
+        finally:
+            sys.settrace(before)

@@ -25,6 +25,7 @@ class Life:
 
     def __init__(self, path: Path) -> None:
         self.store = TimerStore(path, config=SMALL, clock=ManualClock(START_MS))
+        self.store.health()  # its module is loaded now: not in a call that is ended
         self.id = self.new_timer()
         self.calls = calls_of(self.store, self.id) | {"acknowledge": self.acknowledge}
 
