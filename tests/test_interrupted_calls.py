@@ -25,8 +25,8 @@ class Life:
 
     def __init__(self, path: Path) -> None:
         self.store = TimerStore(path, config=SMALL, clock=ManualClock(START_MS))
-        self.store.health()  # its module is loaded now: not in a call that is ended
         self.id = self.new_timer()
+        self.store.health(), self.store.find(self.id)  # an import must not be ended
         self.calls = calls_of(self.store, self.id) | {"acknowledge": self.acknowledge}
 
     def new_timer(self) -> str:
