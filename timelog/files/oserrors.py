@@ -75,7 +75,8 @@ def store_error(error: OSError, path: str | os.PathLike[str]) -> TimerStoreError
         return FlushFailedError(f"{name} could not be read or written. Check the disk.")
     if error.errno == errno.ENOENT:
         missing = MissingFileError(
-            f"{name} is missing. Put it back, or open a whole copy of the store."
+            f"{name} is missing. Check the name. If it is a store's file, put it back, or open a "
+            "whole copy of the store."
         )
         missing.errno = error.errno
         return missing
