@@ -421,8 +421,8 @@ def connect(
     answer may take; RocketMQ's client asks up to three times. `access_key`, `secret_key`: if the
     cluster asks for them. Raises ClusterError if nobody listens there.
 
-    It needs the extra `[rocketmq]`. If RocketMQ's client is not installed, or is not as it was,
-    InvalidArgumentError says what to install. The client writes a log into
+    It needs the extra `[rocketmq]`. If RocketMQ's client is not installed, or has another
+    version, InvalidArgumentError says what to install. The client writes a log into
     `~/logs/rocketmq_python/`, and configures `logging` when it is imported: configure yours after
     `connect`.
 

@@ -11,98 +11,23 @@ does not tell why it has no route of a topic.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import re
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from importlib import import_module
 from importlib.metadata import version
-from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from timerstore.errors import ClusterError, InvalidArgumentError, TimerStoreError, TooLateError
 
-# --- what is used of it below its `Producer` and `SimpleConsumer`
-#
-# These parts have public names, but their authors promise nothing about them. `SimpleConsumer`
-# itself asks one broker at a time, acknowledges one message in a call, and knows no dead letters.
-# So the client is pinned, and `check_parts` compares what is installed with what is used here. The
-# errors are the client's own; `library.py` tells them in our words.
+# Some of what is used lies below its `Producer` and `SimpleConsumer`: these have public names, but
+# their authors promise nothing about them. `SimpleConsumer` itself asks one broker at a time,
+# acknowledges one message in a call, and knows no dead letters. So the client is pinned.
 
 
 TESTED: Final = "5.1.2"
 """The version of the client that all was tried with."""
-_CALL: Final = ("endpoints", "req", "metadata", "timeout")
-_CLIENT: Final = "rocketmq.v5.client:Client."
-_RPC: Final = "rocketmq.v5.client.connection:RpcClient."
-_MODEL: Final = "rocketmq.v5.model:"
-_PROTOCOL: Final = "rocketmq.grpc_protocol:"
-PARTS: Final[dict[str, tuple[str, ...] | None]] = {
-    _CLIENT + "sign": (),
-    _CLIENT + "on_new_endpoints": ("endpoints",),
-    _CLIENT + "client_configuration.fget": None,
-    _CLIENT + "route_manager.fget": None,
-    _CLIENT + "rpc_client.fget": None,
-    "rocketmq.v5.client:ClientConfiguration.request_timeout.fget": None,
-    "rocketmq.v5.client:ClientConfiguration.rpc_endpoints.fget": None,
-    "rocketmq.v5.client.client_route_manager:ClientRouteManager.retrieve_topic_route_data": (
-        "topic",
-    ),
-    "rocketmq.v5.client.connection:RpcEndpoints.endpoints.fget": None,
-    _RPC + "get_channel_io_loop": (),
-    _RPC + "query_topic_route_async": _CALL,
-    _RPC + "receive_message": _CALL,
-    _RPC + "ack_message_async": _CALL,
-    _RPC + "forward_message_to_dead_letter_queue_async": _CALL,
-    _MODEL + "TopicRouteData.message_queues.fget": None,
-    _MODEL + "MessageQueue.accept_message_types.fget": None,
-    _MODEL + "MessageQueue.endpoints.fget": None,
-    _MODEL + "MessageQueue.is_master_broker": (),
-    _MODEL + "MessageQueue.is_readable": (),
-    _MODEL + "MessageQueue.message_queue0": (),
-    _MODEL + "Message.fromProtobuf": ("message",),
-    _MODEL + "Message.message_id.fset": None,
-    _MODEL + "Message.endpoints.fset": None,
-    _MODEL + "Message.receipt_handle.fset": None,
-    _MODEL + "Message.transport_delivery_timestamp.fset": None,
-    "rocketmq.v5.util:MessagingResultChecker.check": ("status",),
-    _PROTOCOL + "AckMessageEntry": None,
-    _PROTOCOL + "AckMessageRequest": None,
-    _PROTOCOL + "Code": None,
-    _PROTOCOL + "ForwardMessageToDeadLetterQueueRequest": None,
-    _PROTOCOL + "MessageType": None,
-    _PROTOCOL + "QueryRouteRequest": None,
-    _PROTOCOL + "ReceiveMessageRequest": None,
-}
-"""Each part, by module and name, with the arguments that it is passed; None: it is not called."""
-
-
-def check_parts() -> None:
-    """Raise InvalidArgumentError if the client that is installed is not as it was."""
-    for name, given in PARTS.items():
-        if not _is_as_used(name, given):
-            installed = version("rocketmq-python-client")
-            raise InvalidArgumentError(
-                f"rocketmq-python-client {installed} is not as timerstore uses it: {name} is not "
-                "there, or takes other arguments. Install the version that was tested: "
-                f"pip install rocketmq-python-client=={TESTED}"
-            )
-
-
-def _is_as_used(name: str, given: tuple[str, ...] | None) -> bool:
-    """Tell whether there is such a part that takes what it is passed, and needs no more."""
-    module, _, path = name.partition(":")
-    try:
-        part = attrgetter(path)(import_module(module))
-    except (ImportError, AttributeError):
-        return False
-    if given is None:
-        return True
-    takes = inspect.signature(part).parameters
-    needs = {each.name for each in takes.values() if each.default is each.empty} - {"self"}
-    return needs <= set(given) <= set(takes)
 
 
 # --- routes
@@ -283,7 +208,7 @@ _NO_GRPC: Final = "UNAVAILABLE"
 
 
 def load() -> Any:
-    """Import the client; raise InvalidArgumentError if it is not installed, or has changed."""
+    """Import the client; raise InvalidArgumentError if it, or its version, is not installed."""
     try:
         import rocketmq
     except ImportError as e:
@@ -291,7 +216,11 @@ def load() -> Any:
             f"RocketMQ's client cannot be imported ({e}). Install it: "
             f"pip install rocketmq-python-client=={TESTED}"
         ) from e
-    check_parts()
+    if (installed := version("rocketmq-python-client")) != TESTED:
+        raise InvalidArgumentError(
+            f"rocketmq-python-client {installed} is not the version that timerstore uses. Install "
+            f"that: pip install rocketmq-python-client=={TESTED}"
+        )
     logging.getLogger("concurrent.futures").addFilter(is_no_heartbeat)
     return rocketmq
 
