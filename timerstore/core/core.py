@@ -15,9 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final, NamedTuple
-
-import numpy as np
+from typing import Final
 
 from timerstore.core.directory import lock_directory, note_clock
 from timerstore.core.gate import inside
@@ -47,23 +45,6 @@ from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import LockFile
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, Stage, new_stage
 from timerstore.values.config import Config
-from timerstore.values.ids import Int64s
-
-_NONE = np.zeros(0, np.int64)
-
-
-class Copies(NamedTuple):
-    """Copies of this store's own timers, in the order of the timer topic's queue."""
-
-    start: int = 0  # all from this index of the queue on was read
-    stop: int = 0  # and all before this one
-    queue_index: Int64s = _NONE
-    message: Int64s = _NONE
-    low: Int64s = _NONE  # offset of the timer's first put
-
-
-# --- engine, clock, threads, offsets, lock: the class `Core`
-
 
 log = logging.getLogger("timerstore")
 
@@ -87,8 +68,6 @@ class Core:
         """Threads in the midst of a call that waits for nothing: an event loop's (`aio/`), which
         waits elsewhere for room before it, for durability after it."""
         self._refusal: str | None = None
-        self.unlinked = Copies()
-        """Read by `pending/is_pending.py`."""
         self._stages: list[Stage] = []
 
     def lock(self, create: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.core.core import Copies, Core
+from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, UnknownTimerError
 from timerstore.services.calls.first_puts import (
     PUT_GONE,
@@ -236,42 +236,6 @@ def _count_due(core: Core, bucket_ms: int, start_ms: int, end_ms: int) -> tuple[
     return buckets, counts
 
 
-# --- copies that have no unit yet, each read once
-#
-# Once cleaning has removed a timer's first message, only its latest copy says that it is pending.
-# Without a unit that copy is in no slot, but anywhere in what has no unit: all that was put while a
-# manual clock stood still, for example. Each call would have to read all of that.
-
-
-def unlinked_copies(core: Core, at: Snapshot, offsets: Int64s) -> Int64s:
-    """Return the messages without a unit that are copies of the timers first put at `offsets`.
-
-    O(bytes without a unit that came since the last call + copies without a unit). Raises
-    LapsedError.
-    """
-    known = core.unlinked
-    if known.start > at.queue_start or known.stop > at.queue_end:  # of a later instant than this
-        known = Copies(at.queue_start, at.queue_start)
-    new = unlinked_messages(core.engine, at._replace(queue_start=max(at.queue_start, known.stop)))
-    found = read_messages(core, new, at.hold)
-    is_copy = (found.high == IDENTITY_OURS) & (found.message != found.low)
-    message, low = found.message[is_copy], found.low[is_copy]
-    index = at.queue_end - len(new) + np.searchsorted(new, message)
-    is_kept = known.queue_index >= at.queue_start
-    if len(message) or not is_kept.all():
-        known = Copies(
-            at.queue_start,
-            at.queue_end,
-            np.concatenate([known.queue_index[is_kept], index]),
-            np.concatenate([known.message[is_kept], message]),
-            np.concatenate([known.low[is_kept], low]),
-        )
-    # In one go: a signal may end this anywhere, and another thread may do the same.
-    core.unlinked = known._replace(start=at.queue_start, stop=at.queue_end)
-    messages: Int64s = known.message[np.isin(known.low, offsets)]
-    return messages
-
-
 # --- what may have been taken already
 #
 # A timer that is due after the frontier was certainly not taken. Of the others most were fired, but
@@ -311,12 +275,11 @@ def find_moved(
     """Find timers whose first message retention has removed: only a rolled copy can wait.
 
     Return the commit log offset of each one's latest copy, −1 if none waits, and the queue of
-    its real topic. Costs as `find_overdue`, but `unlinked_copies`
-    reads what has no unit; O(pending) if a timer that nobody can have taken is on no slot of its
-    grid, because a broker rolled it. Raises LapsedError.
+    its real topic. Costs as `find_overdue`; O(pending) if a timer that nobody can have taken is on
+    no slot of its grid, because a broker rolled it. Raises LapsedError.
     """
     snapshot = instant.snapshot
-    unlinked = unlinked_copies(core, snapshot, offsets)
+    unlinked = unlinked_messages(core.engine, snapshot)
     waiting = np.concatenate([_linked_messages(core, instant, due_ms), unlinked])
     messages, rows = _find_copies(core, snapshot, due_ms, offsets, waiting)
     off_grid = (messages < 0) & (due_ms > core.engine.world.dequeue_put.frontier_ms)
