@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from inspect import signature
-from operator import is_not
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
 
@@ -20,7 +19,7 @@ import pyarrow as pa
 from timerstore.calls.consuming.delivery import CONSUME_COUNT, WAIT_S, Delivery, arrow_int64
 from timerstore.core.switches import Paused
 from timerstore.errors import InvalidArgumentError, StoreClosedError, TimerStoreError
-from timerstore.share.clientrun import ClientRun
+from timerstore.share.clientrun import ClientRun, said_of
 from timerstore.share.framecolumns import halved, read_ids, read_table, write_table
 from timerstore.share.link import Link, check_patience
 from timerstore.share.wire import from_json
@@ -32,14 +31,14 @@ from timerstore.values.check_arguments import (
     check_alone,
     check_body,
     check_due_array,
-    check_topic,
     encode_properties,
     resolve_due_ms,
 )
 from timerstore.values.ids import TimerIds, joined
 from timerstore.values.kinds import Duration, check_duration, check_place, check_timeout
 from timerstore.values.no_pickle import Stays
-from timerstore.values.puts import Changes, Debounce, Given, Many, Put, resolve_expires_ms
+from timerstore.values.puts import Changes, Given, Many, Put, resolve_expires_ms
+from timerstore.values.times import now_ms
 from timerstore.watching.any_store import CALLS, TURNED, AnyStore
 
 if TYPE_CHECKING:
@@ -57,10 +56,6 @@ if TYPE_CHECKING:
 
 IDS_AT_ONCE: Final = 500_000
 """In one question, so that it is short enough."""
-_REST_AT: Final = Put._fields.index("at_ms") + 1
-"""The places in a put of its arguments besides body, topic and time."""
-_LEFT_OUT: Final = tuple(Put._field_defaults.values())[_REST_AT - 1 :]
-"""What that is if left out."""
 _ROWS: Final = pa.schema(
     {
         "id": pa.string(),
@@ -93,27 +88,8 @@ class AskedCalls:
     def put(self, given: Given) -> Any:
         """Put one timer. `given`: the fields of a `Put`."""
         put = Put._make(given)
-        check_topic(put.topic)
-        said: dict[str, Any] = {"topic": put.topic}
+        said = said_of(put)
         body = check_body(put.body, 0, fmt.MESSAGE_BYTES_MAX)
-        if isinstance(put.replace, Debounce):  # the owner counts from when it puts
-            said["debounce"] = put.replace.wait.total_seconds()
-            if put.replace.at_most is not None:
-                said["at_most"] = put.replace.at_most.total_seconds()
-            put = put._replace(replace=False)
-        elif put.delay_level is None:
-            said["at_ms"] = resolve_due_ms(_now_ms(), *put.times, None)
-        else:
-            check_alone(*put.times)
-        if put.expires is not None:
-            said["expires_ms"] = resolve_expires_ms(put.expires, _now_ms(), None)
-            put = put._replace(expires=None)
-        if any(map(is_not, put[_REST_AT:], _LEFT_OUT)):
-            put.described()  # it checks them
-            if put.properties is not None:  # any mapping, which JSON cannot say
-                put = put._replace(properties=dict(put.properties))
-            named = zip(Put._fields[_REST_AT:], put[_REST_AT:], _LEFT_OUT, strict=True)
-            said |= {name: value for name, value, left_out in named if value is not left_out}
         return self._link.ask("put", said, [body])[0]["result"]
 
     def put_many(self, bodies: Bodies, many: Many) -> TimerIds:
@@ -122,7 +98,7 @@ class AskedCalls:
         columns = {"body": binary_array(bodies, "bodies", takes_text=False)}
         count = len(columns["body"])
         if delay_level is None:
-            due_ms = check_due_array(count, _now_ms(), at_ms, delay_ms, None, jitter)
+            due_ms = check_due_array(count, now_ms(), at_ms, delay_ms, None, jitter)
             columns["at_ms"] = arrow_int64(due_ms)
         else:
             check_alone(at_ms, delay_ms)
@@ -136,7 +112,7 @@ class AskedCalls:
         table = pa.table(columns)
         given: dict[str, Any] = {"topic": topic, "tag": tag, "delay_level": delay_level}
         if expires is not None:
-            given["expires_ms"] = resolve_expires_ms(expires, _now_ms(), None)
+            given["expires_ms"] = resolve_expires_ms(expires, now_ms(), None)
         done: list[TimerIds] = []
         for piece in halved(table):
             try:
@@ -168,7 +144,7 @@ class AskedCalls:
         delay, at, at_ms, body, properties = changes
         times = delay, at, at_ms
         if any(each is not None for each in times) or (body is None and properties is None):
-            given["at_ms"] = resolve_due_ms(_now_ms(), *times, None)
+            given["at_ms"] = resolve_due_ms(now_ms(), *times, None)
         if body is not None:
             given["body"] = check_body(body, 0, fmt.MESSAGE_BYTES_MAX)
         if properties is not None:
@@ -212,7 +188,7 @@ class AskedCalls:
                 raise
             if len(run) == 0:
                 return
-            yield from run.each(_now_ms, self._link.closed.is_set)
+            yield from run.each(now_ms, self._link.closed.is_set)
 
     def pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> ClientRun:
         """Return due messages by columns."""
@@ -287,10 +263,6 @@ def _said(where: Range) -> dict[str, Any]:
 def _names(ids: Collection[str] | None) -> Collection[str] | None:
     """Return ids as JSON can say them; what is wrong with them, the owner says."""
     return ids if ids is None or isinstance(ids, str) else list(ids)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @cache

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from operator import is_not
 from typing import Any, Final
 
 import numpy as np
@@ -19,13 +19,13 @@ from timerstore.timelog.bytes.decode import NEVER, Message
 from timerstore.values.check_arguments import (
     check_alone,
     check_body,
-    encode_properties,
-    given_delay,
+    check_topic,
     resolve_due_ms,
 )
 from timerstore.values.ids import Int64s
 from timerstore.values.kinds import check_int, whole_ms
-from timerstore.values.puts import given_expires, resolve_expires_ms
+from timerstore.values.puts import Debounce, Put, resolve_expires_ms
+from timerstore.values.times import now_ms
 
 _DESCRIBED_AT_ONCE: Final = 512
 """Messages with properties of 32 KiB each, at most."""
@@ -113,7 +113,9 @@ class ClientRun(HandedOut):
 
     def ack_and_put(self, i: int, puts: Sequence[NextPut]) -> list[str]:
         """Acknowledge one, and put; return the ids. See `Delivery.ack_and_put_many`."""
-        said = [_said(each) for each in checked(puts)]
+        given = checked(puts, self.topic)
+        bodies = [check_body(each.body, 0, fmt.MESSAGE_BYTES_MAX) for each in given]
+        said = [said_of(each) | {"body": body} for each, body in zip(given, bodies, strict=True)]
         ids: list[str] = self._ask("ack_and_put", place=i, puts=said)
         return ids
 
@@ -159,23 +161,35 @@ class ClientRun(HandedOut):
         return self._link.ask(name, given | more)[0]["result"]
 
 
-def _said(put: dict[str, Any]) -> dict[str, Any]:
-    """Return a put as it is sent: due when the client's clock says."""
-    given = {name: value for name, value in put.items() if value is not None}
-    delay = given_delay(given.pop("delay", None), given.pop("delay_ms", None))
-    at, at_ms = given.pop("at", None), given.pop("at_ms", None)
-    if "delay_level" not in given:
-        given["at_ms"] = resolve_due_ms(time.time_ns() // 1_000_000, delay, at, at_ms, None)
+_REST_AT: Final = Put._fields.index("at_ms") + 1
+"""The places in a put of its arguments besides body, topic and time."""
+_LEFT_OUT: Final = tuple(Put._field_defaults.values())[_REST_AT - 1 :]
+"""What that is if left out."""
+
+
+def said_of(put: Put) -> dict[str, Any]:
+    """Return a put as it is sent, without its body: due when the client's clock says."""
+    check_topic(put.topic)
+    said: dict[str, Any] = {"topic": put.topic}
+    if isinstance(put.replace, Debounce):  # the owner counts from when it puts
+        said["debounce"] = put.replace.wait.total_seconds()
+        if put.replace.at_most is not None:
+            said["at_most"] = put.replace.at_most.total_seconds()
+        put = put._replace(replace=False)
+    elif put.delay_level is None:
+        said["at_ms"] = resolve_due_ms(now_ms(), *put.times, None)
     else:
-        check_alone(delay, at, at_ms)
-    if "expires" in given or "expires_ms" in given:
-        until = given_expires(given.pop("expires", None), given.get("expires_ms"))
-        given["expires_ms"] = resolve_expires_ms(until, time.time_ns() // 1_000_000, None)
-    given["body"] = check_body(given.get("body"), 0, fmt.MESSAGE_BYTES_MAX)
-    encode_properties(given.get("key"), given.get("tag"), given.get("properties"))  # it checks them
-    if "properties" in given:
-        given["properties"] = dict(given["properties"])  # any mapping, which JSON cannot say
-    return given
+        check_alone(*put.times)
+    if put.expires is not None:
+        said["expires_ms"] = resolve_expires_ms(put.expires, now_ms(), None)
+        put = put._replace(expires=None)
+    if any(map(is_not, put[_REST_AT:], _LEFT_OUT)):
+        put.described()  # it checks them
+        if put.properties is not None:  # any mapping, which JSON cannot say
+            put = put._replace(properties=dict(put.properties))
+        named = zip(Put._fields[_REST_AT:], put[_REST_AT:], _LEFT_OUT, strict=True)
+        said |= {name: value for name, value, left_out in named if value is not left_out}
+    return said
 
 
 def _one(table: pa.Table, name: str) -> Any:

@@ -26,7 +26,7 @@ from timerstore.values.check_arguments import given_delay
 from timerstore.values.ids import Int64s, Moments
 from timerstore.values.kinds import Duration
 from timerstore.values.no_pickle import Stays
-from timerstore.values.puts import Timing
+from timerstore.values.puts import Put, Timing, given_expires
 
 # --- what both ends of a served store go by when messages are consumed
 #
@@ -225,8 +225,8 @@ NAMES: Final = frozenset(NextPut.__annotations__)
 """What a put may say."""
 
 
-def checked(puts: Any) -> list[dict[str, Any]]:
-    """Return the arguments of each put, or refuse them."""
+def checked(puts: Any, own_topic: str) -> list[Put]:
+    """Return what is put, without a topic to that of the message; or refuse it."""
     if isinstance(puts, str | bytes | Mapping) or not isinstance(puts, Sequence):
         raise InvalidArgumentError(f"puts is {puts!r}. Pass a list of dicts, each as for put.")
     if not 1 <= len(puts) <= PUTS_MAX:
@@ -237,7 +237,15 @@ def checked(puts: Any) -> list[dict[str, Any]]:
                 f"puts contains {each!r}. Pass a dict with body, and any of "
                 f"{', '.join(sorted(NAMES - {'body'}))}."
             )
-    return [dict(each) for each in puts]
+    return [_put_of(dict(each), own_topic) for each in puts]
+
+
+def _put_of(given: dict[str, Any], own_topic: str) -> Put:
+    body = given.pop("body")
+    delay = given_delay(given.pop("delay", None), given.pop("delay_ms", None))
+    until = given_expires(given.pop("expires", None), given.pop("expires_ms", None))
+    named = {name: value for name, value in given.items() if value is not None}
+    return Put(body, **{"topic": own_topic, **named}, delay=delay, expires=until)
 
 
 # --- a run as a program sees it: a batch, its messages

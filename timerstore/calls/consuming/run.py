@@ -16,7 +16,6 @@ from timerstore.calls.consuming.cursors import QueueCursor, RetryCursor
 from timerstore.calls.consuming.delivery import (
     DEAD,
     DROPPED,
-    NAMES,
     Delivery,
     Failure,
     HandedOut,
@@ -27,7 +26,6 @@ from timerstore.calls.consuming.delivery import (
 from timerstore.calls.consuming.groupreader import Place, Reader
 from timerstore.calls.consuming.ready import NO_RESPONSE
 from timerstore.calls.consuming.sendback import send_back, send_to_dead
-from timerstore.calls.putting.putting import Putting, check_level, compose_timer, stage_at_level
 from timerstore.core.gate import inside
 from timerstore.core.offsets import Ranges, merged
 from timerstore.errors import InvalidArgumentError, TimerStoreError, TooLateError
@@ -42,17 +40,9 @@ from timerstore.timelog.writing.compose import (
     compose_record,
     stage_messages,
 )
-from timerstore.timelog.writing.frame import encode_expires
-from timerstore.values.check_arguments import (
-    check_body,
-    check_topic,
-    encode_properties,
-    given_delay,
-    resolve_due_ms,
-)
 from timerstore.values.ids import Int64s, format_id
 from timerstore.values.kinds import check_bool, check_int
-from timerstore.values.puts import given_expires, resolve_expires_ms
+from timerstore.values.puts import Put
 
 # --- acknowledging a message with what is put in its place, as one
 #
@@ -90,9 +80,9 @@ def ack_and_put(
     core, putting = group.core, group.putting
     core.check_putting()
     core.check_unlocked()
-    now_ms, given = core.clock.now_ms, checked(puts)
-    entries = [_compose(putting, group.topic, put, now_ms) for put in given]
-    unless = [_condition(put, group.topic) for put in given]
+    now_ms, given = core.clock.now_ms, checked(puts, group.topic)
+    entries = [putting.staged(putting.check(put, now_ms)) for put in given]
+    unless = [_condition(put) for put in given]
     if len(set(unless) - {None}) < len([each for each in unless if each is not None]):
         raise InvalidArgumentError(
             "Two puts with if_absent have the same topic and key. Leave one out."
@@ -159,40 +149,14 @@ def _append(
     return [id for id in ids if id is not None]
 
 
-def _condition(put: dict[str, Any], own_topic: str) -> tuple[str, str] | None:
+def _condition(put: Put) -> tuple[str, str] | None:
     """Return topic and key of a put that is left out if such a timer is pending."""
-    if_absent, key, topic = put.get("if_absent", False), put.get("key"), put.get("topic")
-    check_bool(if_absent, "if_absent")
-    if not if_absent:
+    check_bool(put.if_absent, "if_absent")
+    if not put.if_absent:
         return None
-    if key is None:
+    if put.key is None:
         raise InvalidArgumentError("if_absent was passed without a key. Pass key as well.")
-    return own_topic if topic is None else topic, key
-
-
-def _compose(putting: Putting, own_topic: str, put: dict[str, Any], now_ms: int) -> Staged:
-    """Compose one message, and say where it is staged."""
-    engine = putting.core.engine
-    given = dict.fromkeys(NAMES) | put
-    topic = check_topic(own_topic if given["topic"] is None else given["topic"])
-    encoded = encode_properties(given["key"], given["tag"], given["properties"])
-    delay = given_delay(given["delay"], given["delay_ms"])
-    times = delay, given["at"], given["at_ms"]
-    until = given_expires(given["expires"], given["expires_ms"])
-    level = 0
-    if given["delay_level"] is not None:
-        level = check_level(engine, given["delay_level"], *times)
-        due_ms = now_ms + int(engine.level_ms[level - 1])
-    else:
-        due_ms = resolve_due_ms(now_ms, *times, engine.config.max_delay_ms)
-    expires_ms = resolve_expires_ms(until, now_ms, due_ms)
-    described_bytes = len(encoded) + len(encode_expires(expires_ms))
-    body = check_body(given["body"], described_bytes, engine.content_bytes_max)
-    if level:
-        return stage_at_level(engine, level, topic, body, encoded, now_ms, expires_ms)
-    putting.congestion.check(due_ms, now_ms)
-    timed = due_ms, encoded, given["tag"]
-    return compose_timer(engine, topic, body, *timed, expires_ms=expires_ms)
+    return put.topic, put.key
 
 
 # --- a run

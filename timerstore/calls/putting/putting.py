@@ -304,12 +304,18 @@ class Putting:
 
     def prepare(self, put: Put) -> Prepared:
         """Check what is put, and wait until it may be; without any lock."""
-        core, engine = self.core, self.core.engine
-        core.check_putting()
-        level, due_ms = 0, 0
+        self.core.check_putting()
+        prepared = self.check(put, self.core.clock.now_ms)
+        if not prepared.level:
+            self.admission.enter()
+        self.space.check()
+        return prepared
+
+    def check(self, put: Put, now_ms: int) -> Prepared:
+        """Return a timer that is put then, or refuse it; its slot has room."""
+        engine, level, due_ms = self.core.engine, 0, 0
         if put.delay_level is not None:
             level = check_level(engine, put.delay_level, *put.times)
-        now_ms = core.clock.now_ms
         check_topic(put.topic)
         if not level:
             due_ms = resolve_due_ms(now_ms, *put.times, engine.config.max_delay_ms)
@@ -322,32 +328,25 @@ class Putting:
         body = check_body(put.body, described_bytes, engine.content_bytes_max)
         if not level:
             self.congestion.check(due_ms, now_ms)
-            self.admission.enter()
-        self.space.check()
         is_delayed = put.at is None and put.at_ms is None
         told = level, now_ms, due_ms, expires_ms, is_delayed, put.expires
         return Prepared(put.topic, body, described, put.tag, *told)
 
     def append(self, prepared: Prepared) -> str:
         """Append what is prepared, and return its id; it is not durable yet, nor noticed."""
-        engine, topic, level = self.core.engine, prepared.topic.encode(), prepared.level
-        body, described, tag, due_ms = (
-            prepared.body,
-            prepared.described,
-            prepared.tag,
-            prepared.due_ms,
-        )
-        expires_ms = prepared.expires_ms
-        self.short_way.add(prepared.topic, level)
+        self.short_way.add(prepared.topic, prepared.level)
+        now_ms = prepared.now_ms if prepared.level else self.core.clock.now_ms
+        offset = self.putter.append(self.staged(prepared), now_ms)
+        mark = fmt.LEVEL_MARK if prepared.level else 0
+        return format_id(prepared.due_ms, offset | mark, self.core.engine.store_tag)
+
+    def staged(self, prepared: Prepared) -> Staged:
+        """Compose what is prepared, and say where it is staged."""
+        topic, body, described, tag, level, now_ms, due_ms, expires_ms, *_ = prepared
+        where = self.core.engine, topic.encode(), body
         if level:
-            now_ms = prepared.now_ms
-            entry = stage_at_level(engine, level, topic, body, described, now_ms, expires_ms)
-            offset = self.putter.append(entry, prepared.now_ms) | fmt.LEVEL_MARK
-        else:
-            timed = due_ms, described, tag
-            entry = compose_timer(engine, topic, body, *timed, expires_ms=expires_ms)
-            offset = self.putter.append(entry, self.core.clock.now_ms)
-        return format_id(due_ms, offset, engine.store_tag)
+            return stage_at_level(where[0], level, *where[1:], described, now_ms, expires_ms)
+        return compose_timer(*where, due_ms, described, tag, expires_ms=expires_ms)
 
     def append_short(self, prepared: Prepared) -> str | None:
         """Do the same by the short way, if that can be; None: it cannot."""
