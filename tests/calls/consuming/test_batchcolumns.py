@@ -4,7 +4,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.calls.consuming.groupreader import LentBlocks
 from timerstore.calls.consuming.pull import (
     RUN_COLUMNS,
     RUN_DUE_MS,
@@ -21,7 +20,7 @@ def test_columns(rows: list[tuple[bytes, str]], more: int) -> None:
     count = len(rows) + more
     bodies = b"".join(body for body, _ in rows)
     ids = "".join(id for _, id in rows).encode()
-    block = LentBlocks().lend(columns_bytes(count, len(ids), len(bodies)))
+    block = np.empty(columns_bytes(count, len(ids), len(bodies)), np.uint8)
     columns = Columns(block, count, len(ids))
     columns.numbers[:] = np.arange(RUN_COLUMNS * count).reshape(RUN_COLUMNS, count)
     columns.verdicts[:] = 255
@@ -42,7 +41,7 @@ def test_columns(rows: list[tuple[bytes, str]], more: int) -> None:
 
 
 def test_none() -> None:
-    columns = Columns(LentBlocks().lend(columns_bytes(0, 0, 0)), 0, 0)
+    columns = Columns(np.empty(columns_bytes(0, 0, 0), np.uint8), 0, 0)
     columns.block[:] = 0
     assert len(columns.arrow_bodies(0)) == len(columns.arrow_ids(0)) == 0
     assert columns.pieces(0) == ([], [], [])

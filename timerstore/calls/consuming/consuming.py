@@ -17,7 +17,7 @@ from weakref import WeakSet
 from timerstore.calls.consuming.cursors import GroupRetries, HandedState
 from timerstore.calls.consuming.delivery import CONSUME_BYTES, CONSUME_COUNT, Delivery, dead_topic
 from timerstore.calls.consuming.group import Group
-from timerstore.calls.consuming.groupreader import Keys, LentBlocks, PutAcks
+from timerstore.calls.consuming.groupreader import Keys, PutAcks
 from timerstore.calls.consuming.grouptally import (
     TALLY_FILE,
     AllHeldBack,
@@ -200,7 +200,6 @@ class Consuming:
             self.write_tallies(at_once=True)
         self._put_acks = PutAcks(core, keys)
         self._put_acks.apply()
-        self._blocks = LentBlocks()
         self._lock = Lock()
         self._offsets_lock = RLock()  # a signal's handler may acknowledge, too
         self._readers: dict[tuple[str, str], WeakSet[object]] = {}
@@ -219,7 +218,7 @@ class Consuming:
                 retries = self.retries(name)
                 tally = self.tallies.setdefault((topic, name), GroupTally())
                 shared = retries, self.putting, self._put_acks
-                found = Group(*shared, tally, topic, self._blocks)
+                found = Group(*shared, tally, topic)
                 self._groups[topic, name] = found
             return found
 

@@ -23,7 +23,7 @@ from timerstore.calls.consuming.cursors import (
     RetryCursor,
 )
 from timerstore.calls.consuming.delivery import BATCH_BYTES_MAX, ID_BYTES_USUAL
-from timerstore.calls.consuming.groupreader import UNSHARED_REFERENCES, LentBlocks, PutAcks, Reader
+from timerstore.calls.consuming.groupreader import UNSHARED_REFERENCES, PutAcks, Reader
 from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.calls.consuming.pull import (
     PULL_DAMAGED,
@@ -84,11 +84,9 @@ class Group(Reader):
         put_acks: PutAcks,
         tally: GroupTally,
         topic: str,
-        blocks: LentBlocks,
     ) -> None:
         """Begin at the offsets that were committed, or at the earliest message."""
         super().__init__(retries, putting, put_acks, tally, topic)
-        self._blocks = blocks
         self.cursors: dict[int, QueueCursor] = {}
         self._order: list[QueueCursor] = []  # the same, in the order in which they take turns
         self._queues: dict[int, tuple[Bytes, int]] = {}  # by row: topic and queue id
@@ -435,7 +433,7 @@ class Group(Reader):
         topic, queue_id = self._queues[cursor.row]
         room, id_room, pins = _ROOM_BYTES, ID_BYTES_USUAL * count, Pinned()
         while True:
-            block = self._blocks.lend(columns_bytes(count, id_room, room))
+            block = np.empty(columns_bytes(count, id_room, room), np.uint8)
             columns = Columns(block, count, id_room)
             with self._puller() as puller, commitlog.reading():
                 now_ms = self.core.clock.now_ms
