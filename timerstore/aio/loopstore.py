@@ -17,7 +17,7 @@ from collections.abc import (
 )
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack
@@ -289,6 +289,17 @@ def _awaited(call: Call[P, R]) -> Callable[[Callable[..., Any]], Awaited[P, R]]:
     return stand_for
 
 
+def _iterated(
+    call: Call[P, Iterator[R]],
+) -> Callable[[Callable[..., Any]], Callable[Concatenate[Any, P], AsyncIterator[R]]]:
+    """Do the same for one whose iterator is awaited."""
+
+    def stand_for(function: Callable[..., Any]) -> Callable[Concatenate[Any, P], AsyncIterator[R]]:
+        return wraps(call)(function)
+
+    return stand_for
+
+
 def _apart(call: Call[P, R]) -> Awaited[P, R]:
     name = call.__name__
 
@@ -399,27 +410,10 @@ class TimerStore(Stays):
     find = _apart(AnyStore.find)
     get_key = _apart(AnyStore.get_key)
 
-    def pending(
-        self,
-        *,
-        topic: str | None = None,
-        start: datetime | None = None,
-        start_ms: int | None = None,
-        end: datetime | None = None,
-        end_ms: int | None = None,
-        limit: int | None = None,
-        key: str | None = None,
-    ) -> AsyncIterator[Timer]:
-        """Yield pending timers in the order of due time; see `timerstore.TimerStore.pending`."""
+    @_iterated(AnyStore.pending)
+    def pending(self, **bounds: Any) -> AsyncIterator[Timer]:
         self.side.check()
-        bounds: dict[str, Any] = {
-            "start": start,
-            "start_ms": start_ms,
-            "end": end,
-            "end_ms": end_ms,
-        }
-        timers = self.sync.pending(topic=topic, limit=limit, key=key, **bounds)
-        return self._listed(timers)
+        return self._listed(self.sync.pending(**bounds))
 
     async def _listed(self, timers: Iterator[Timer]) -> AsyncIterator[Timer]:
         while part := await self.side.apart(part_of, timers, _LISTED_AT_ONCE):

@@ -24,11 +24,23 @@ from timerstore.calls.consuming.cursors import QueueCursor
 from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.grouptally import TALLY_FILE
 from timerstore.calls.consuming.run import Run
-from timerstore.calls.consuming.turns import Buckets, Rate, key_in
+from timerstore.calls.consuming.turns import Buckets, Rate, Turns, key_in
 from timerstore.testing.disk import QuietDisk
 
 pytestmark = pytest.mark.timeout(120)
 MS_NS = 1_000_000
+
+
+def check_heaps(turns: Turns) -> None:
+    """Check that each key that waits stands once in a heap, and what waits is in order."""
+    keys = [key for heap in (turns._ready, turns._later) for _, key in heap]
+    assert sorted(keys) == sorted(turns._waiting)
+    assert turns._waiting_count == sum(map(len, turns._waiting.values()))
+    for number, key in turns._ready:
+        assert number == turns._waiting[key][0][0]
+    for waiting in turns._waiting.values():
+        numbers = [place[0] for place in waiting]
+        assert numbers and numbers == sorted(numbers)
 
 
 def rate_of(rate: str, burst: int | None = None, by: str | None = None) -> Rate:
@@ -162,7 +174,7 @@ class Bench:
         self.store.core.play_now()
         run = self.store.consuming.pull_in_turn(self.rate, "t", "g", count_max)
         if (turns := self.store.consuming.group("t", "g").turns) is not None:
-            turns.check()
+            check_heaps(turns)
         assert len(run) <= count_max
         for place, delivery in enumerate(run):
             key = self.key(delivery.body[:1].decode())
@@ -305,7 +317,7 @@ def test_a_queue_at_its_limits_holds_up_no_other(
     again = group.pull_long(count_max, room, rate)
     assert bodies(again) == [b"a0"] and group.pull_long(count_max, room, rate) is None
     assert group.turns is not None
-    group.turns.check()
+    check_heaps(group.turns)
     full = None
     rest = list[bytes]()
     while (run := group.pull_long(count_max, room, rate)) is not None:

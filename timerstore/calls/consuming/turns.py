@@ -316,14 +316,3 @@ class Turns:
             heapq.heappush(self._ready, (self._waiting[key][0][0], key))
         else:
             heapq.heappush(self._later, (free_ns, key))
-
-    def check(self) -> None:
-        """Check that each key that waits stands once in a heap, and what waits is in order."""
-        keys = [key for heap in (self._ready, self._later) for _, key in heap]
-        assert sorted(keys) == sorted(self._waiting)
-        assert self._waiting_count == sum(map(len, self._waiting.values()))
-        for number, key in self._ready:
-            assert number == self._waiting[key][0][0]
-        for waiting in self._waiting.values():
-            numbers = [place[0] for place in waiting]
-            assert numbers and numbers == sorted(numbers)

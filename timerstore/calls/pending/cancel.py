@@ -88,9 +88,10 @@ def find_ours(core: Core, id: str) -> Target | None:
     """Find a timer of this store; None if it is too late."""
     while True:
         verdict = judge(core, [id])
-        if not verdict.pending[0] and verdict.row[0] != PUT_DAMAGED:
+        puts = verdict.puts
+        if not verdict.pending[0] and puts.row[0] != PUT_DAMAGED:
             return None
-        offset, due_ms = int(verdict.offset[0]), int(verdict.due_ms[0])
+        offset, due_ms = int(puts.offset[0]), int(puts.due_ms[0])
         message = int(verdict.message[0])
         try:
             timer = read_timer(core, message, due_ms)
@@ -304,15 +305,11 @@ def _cancel_others(core: Core, ids: TimerIds, now_ms: int) -> tuple[Verdicts, Bo
     judged = judge(core, ids)
     verdicts = np.where(judged.cancelled, CANCELLED_BEFORE, NOT_JUDGED).astype(np.int8)
     chosen = nonzero_places(judged.pending)
-    chosen = chosen[np.argsort(judged.offset[chosen], kind="stable")]
-    puts = FirstPuts(
-        *(judged.due_ms, judged.offset, judged.row, judged.entry, judged.level),
-        *(judged.born_ms, judged.body_bytes),
-    )
-    puts = FirstPuts(*(column[chosen] for column in puts))
+    chosen = chosen[np.argsort(judged.puts.offset[chosen], kind="stable")]
+    puts = FirstPuts(*(column[chosen] for column in judged.puts))
     verdicts[chosen] = _cancel_found(core, puts, now_ms, judged.log)
     done: Bools = (verdicts == CANCELLED_NOW) | (
-        (verdicts == CANCELLED_BEFORE) & (judged.due_ms > now_ms)
+        (verdicts == CANCELLED_BEFORE) & (judged.puts.due_ms > now_ms)
     )
     return verdicts, done
 
@@ -333,7 +330,7 @@ def get(core: Core, id: str) -> Timer | None:
         verdict = judge(core, [id])
         message = int(verdict.message[0])
         if not verdict.pending[0] and (
-            verdict.row[0] != PUT_DAMAGED or due_ms <= core.clock.now_ms
+            verdict.puts.row[0] != PUT_DAMAGED or due_ms <= core.clock.now_ms
         ):
             return None
         try:

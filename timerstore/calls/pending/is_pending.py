@@ -370,16 +370,10 @@ def _slots_to_walk(engine: Engine, snapshot: Snapshot, own: Int64s) -> list[int]
 class Verdict(NamedTuple):
     """What is known of some of this store's timers, one each."""
 
-    due_ms: Int64s
-    offset: Int64s  # as in the id: of a delay level's with LEVEL_MARK
+    puts: FirstPuts
     message: Int64s  # the first put, or if that was removed the latest copy, −1 for none
-    row: Int64s  # queue of the real topic; of a delay level's + QUEUE_COUNT_MAX; or DAMAGED
     pending: Bools
     cancelled: Bools
-    born_ms: Int64s
-    body_bytes: Int64s
-    entry: Int64s  # as of `FirstPuts`
-    level: Int64s
     log: int  # the commit log's end, before anything was looked at
 
 
@@ -472,8 +466,7 @@ def _judge(core: Core, asked_ms: Int64s, asked: Int64s) -> Verdict:
             born_ms[i], body_bytes[i] = message.born_ms, len(message.body)
     if not is_intact(world, at):
         return _judge(core, asked_ms, asked)
-    who = due_ms, offsets, messages, rows
-    return Verdict(*who, pending, cancelled, born_ms, body_bytes, indexes, levels, log)
+    return Verdict(found, messages, pending, cancelled, log)
 
 
 def is_foreign(core: Core, id: object) -> bool:
