@@ -15,7 +15,7 @@ import timerstore.pipeline
 from tests.small_store import SMALL
 from timerstore import errors
 from timerstore.copies.fetching import built_beside
-from timerstore.share import asking
+from timerstore.share import wire
 from timerstore.timelog.files.disk import Disk, WrongSizeError
 from timerstore.timelog.files.names import BUILDING_FOLDER, held_names
 from timerstore.values.check_arguments import DUE_MS_MIN
@@ -156,7 +156,7 @@ def test_errors_cross_processes_with_all_that_they_hold(kind: type[Exception]) -
 def test_without_proc_sharing_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exists = os.path.exists
     monkeypatch.setattr(
-        asking.os.path, "exists", lambda p: not str(p).startswith("/proc") and exists(p)
+        wire.os.path, "exists", lambda p: not str(p).startswith("/proc") and exists(p)
     )
     with pytest.raises(errors.StoreAccessError, match="/proc is not mounted"):
         timerstore.open(tmp_path / "s", config=SMALL, share=True)

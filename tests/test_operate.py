@@ -138,7 +138,7 @@ def _without_curl(line: str) -> str:
     socket, url = re.search(r"--unix-socket (\S+) http://\w+/(\w+)", line).groups()  # type: ignore[union-attr]
     folder = socket.rsplit("/", 1)[0]
     code = (
-        "import json, sys; from timerstore.share.asking import find_owner; "
+        "import json, sys; from timerstore.share.wire import find_owner; "
         f"print(json.dumps(find_owner('{folder}').call('{url}')))"
     )
     return f'{sys.executable} -P -c "{code}"'

@@ -312,7 +312,7 @@ class Engine:
         log.error("%s has stopped: %r", self.path, error, exc_info=error, extra=fields)
 
     def end_short_way(self) -> None:
-        """Let no call go its short way any more (`short_way.py`, twice below `calls/`).
+        """Let no call go its short way any more (`short_way.py`, `timers.py`).
 
         Who is on it has passed the gate, or keeps the GIL.
         """

@@ -251,7 +251,7 @@ def test_an_owner_that_is_silent_hinders_no_look(
 
     timer = [*owner.pending()][-1]
     with monkeypatch.context() as patch:
-        patch.setattr("timerstore.share.asking.Owner._send", silent)
+        patch.setattr("timerstore.share.wire.Owner._send", silent)
         result = run("count", path, "--topic", "mail")
         assert result.stdout == "100\n"
         assert "It does not answer. This command reads the store's files instead." in result.stderr

@@ -17,7 +17,7 @@ from tests.cli.shell import SMALL, Run
 from tests.rigs.waiting import wait_until
 from timerstore import TimerStore
 from timerstore.cli.operating import Look, draw, look_at, sparkline
-from timerstore.share.asking import find_owner
+from timerstore.share.wire import find_owner
 from timerstore.watching.sections import lateness, rates
 
 pytestmark = pytest.mark.timeout(120)

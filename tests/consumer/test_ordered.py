@@ -26,7 +26,7 @@ from timerstore import (
     TimerStore,
 )
 from timerstore.calls.consuming import run as run_module
-from timerstore.consumer import storesource
+from timerstore.consumer import sources
 from timerstore.testing.disk import QuietDisk
 
 SECOND = timedelta(seconds=1)
@@ -392,9 +392,9 @@ def test_a_start_that_fails_has_begun_nothing(
         made.subscribe("u", bench.handle)
         return made
 
-    first, real = consumer(), storesource.LimitedSubscription.open
+    first, real = consumer(), sources.LimitedSubscription.open
 
-    def fail(subscription: storesource.LimitedSubscription, *args: Any) -> None:
+    def fail(subscription: sources.LimitedSubscription, *args: Any) -> None:
         if subscription.topic == "u":
             raise StoreFullError("no space left")
         real(subscription, *args)
@@ -402,7 +402,7 @@ def test_a_start_that_fails_has_begun_nothing(
     group = first._workings.settings.reads_as
     for each in (first, first, consumer()):
         with monkeypatch.context() as patched:
-            patched.setattr(storesource.LimitedSubscription, "open", fail)
+            patched.setattr(sources.LimitedSubscription, "open", fail)
             with pytest.raises(StoreFullError):
                 each.start()
         assert not bench.store.consuming.is_read("t", group)

@@ -19,7 +19,7 @@ from tests.small_store import SMALL
 from tests.tiers import how_many
 from timerstore import Consumer, Delivery, InvalidArgumentError, ManualClock, Retry, TimerStore
 from timerstore.calls.consuming.consuming import Consuming, begin_groups
-from timerstore.consumer.storesource import Lines, OrderedSubscription
+from timerstore.consumer.sources import Lines, OrderedSubscription
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.testing.disk import QuietDisk
 

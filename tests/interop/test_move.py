@@ -14,7 +14,7 @@ from tests.cli.shell import SMALL, finish, process
 from tests.interop.conftest import OTHERS
 from tests.interop.test_common_calls import now_ms, take
 from tests.tiers import SEED
-from timerstore.rocketmq.moving import note_of, read_note
+from timerstore.rocketmq.sending import note_of, read_note
 
 pytestmark = [
     pytest.mark.slow,

@@ -30,8 +30,7 @@ from tests.tiers import SEED, how_many
 from timerstore import InvalidArgumentError, TimerStore
 from timerstore.outbox import Outbox, Relay
 from timerstore.outbox import relay as relay_module
-from timerstore.outbox.database import database_at
-from timerstore.outbox.table import CONTENT_BYTES_MAX
+from timerstore.outbox.table import CONTENT_BYTES_MAX, database_at
 from timerstore.services.world.background import Flag
 
 

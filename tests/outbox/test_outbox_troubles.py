@@ -227,7 +227,7 @@ def test_a_relay_that_never_finds_an_empty_table_ends(
 
 
 def test_a_file_that_is_locked_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timerstore.outbox.database._BUSY_S", 0.05)
+    monkeypatch.setattr("timerstore.outbox.table._BUSY_S", 0.05)
     app = App(tmp_path, None)
     with TimerStore(tmp_path / "s", config=SMALL) as store, Relay(store, app.url) as relay:
         app.put([b"a"])

@@ -11,8 +11,7 @@ import pytest
 import timerstore
 from tests.small_store import SMALL
 from timerstore import ClusterError, InvalidArgumentError, ManualClock, TimerStore, TimerStoreError
-from timerstore.rocketmq.moving import Judge, Moved, move_pending, note_of, read_note
-from timerstore.rocketmq.sending import Sending
+from timerstore.rocketmq.sending import Judge, Moved, Sending, move_pending, note_of, read_note
 from timerstore.store.store import StillStore
 
 NOW_MS = 1_900_000_000_000

@@ -26,8 +26,8 @@ from timerstore import (
     TimerStore,
 )
 from timerstore.share import answers as answers_module
-from timerstore.share import asking, clientrun, framecolumns
 from timerstore.share import client as asked_module
+from timerstore.share import clientrun, framecolumns
 from timerstore.share import link as link_module
 from timerstore.share import server as door_module
 from timerstore.share import wire as wire_module
@@ -285,7 +285,7 @@ def test_a_client_without_descriptors_goes_on_later(
 
         client.count()
         wait_until(lambda: link._heart is not None)
-        monkeypatch.setattr(asking, "_connect", no_more)
+        monkeypatch.setattr(wire_module, "_connect", no_more)
         before = link._heart
         before.end()
         link._idle.pop().drop()

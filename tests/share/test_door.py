@@ -38,11 +38,10 @@ from timerstore import (
     Tuning,
     UnknownTimerError,
 )
-from timerstore.share import asking
 from timerstore.share import server as server_module
-from timerstore.share.asking import Owner, connect, find_owner
+from timerstore.share import wire
 from timerstore.share.server import find_door
-from timerstore.share.wire import SOCKET_NAME, from_json, to_json
+from timerstore.share.wire import SOCKET_NAME, Owner, connect, find_owner, from_json, to_json
 from timerstore.timelog.files.folders import HeldFolder
 
 pytestmark = pytest.mark.timeout(120)
@@ -296,7 +295,7 @@ def test_a_socket_that_was_removed_is_made_again(
     store: TimerStore, owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where something else stands there; a client that is connected notices nothing."""
-    monkeypatch.setattr(asking, "LOOK_S", 0.02)
+    monkeypatch.setattr(wire, "LOOK_S", 0.02)
     file = store.path / SOCKET_NAME
     with timerstore.serve(store), timerstore.connect(store.path, timeout=20) as connected:
         for stand in (lambda file: None, Path.touch, lambda file: file.symlink_to("/dev/null")):
@@ -371,7 +370,7 @@ def test_a_forked_child_does_not_listen(store: TimerStore, owner: Owner) -> None
 
 def test_an_owner_that_does_not_answer_is_named(tmp_path: Path) -> None:
     (tmp_path / "abort").write_text("12345")
-    listening = asking.Listener(HeldFolder(tmp_path), SOCKET_NAME)
+    listening = wire.Listener(HeldFolder(tmp_path), SOCKET_NAME)
     owner = find_owner(tmp_path)
     owner.timeout_s = 0.2
     with pytest.raises(TimerStoreError, match=r"12345.*did not answer"):

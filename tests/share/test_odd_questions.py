@@ -15,8 +15,7 @@ import timerstore
 from tests.small_store import SMALL
 from timerstore import TimerStore
 from timerstore.share.answers import OWN, PLAIN, Answers
-from timerstore.share.asking import connect
-from timerstore.share.wire import PROTOCOL, SOCKET_NAME, Wire
+from timerstore.share.wire import PROTOCOL, SOCKET_NAME, Wire, connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -31,10 +31,9 @@ from timerstore import (
     TimerStore,
 )
 from timerstore.share import link as link_module
-from timerstore.share.asking import connect
 from timerstore.share.framecolumns import read_table, write_table
 from timerstore.share.server import Server
-from timerstore.share.wire import PROTOCOL, SOCKET_NAME, LostError, Wire
+from timerstore.share.wire import PROTOCOL, SOCKET_NAME, LostError, Wire, connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 

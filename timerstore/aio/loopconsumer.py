@@ -34,7 +34,7 @@ from timerstore.consumer.consumer import (
 )
 from timerstore.consumer.consumersettings import ConsumerSettings, ExpiredRule, Hook, Ordered, Retry
 from timerstore.consumer.handling import Handling, failed_by
-from timerstore.consumer.storesource import StoreSource
+from timerstore.consumer.sources import StoreSource
 from timerstore.consumer.subscription import LimitedSubscription, Task, check_takes_one
 from timerstore.errors import InvalidArgumentError, StoreClosedError, TimerStoreError
 from timerstore.timelog.bytes.decode import NEVER

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from timerstore.copies.report import BackupPoint, BackupReport
     from timerstore.copies.restore import RestoreReport
     from timerstore.offline.salvage import SalvageReport
-    from timerstore.rocketmq.moving import Row
+    from timerstore.rocketmq.sending import Row
 
 
 _NICE: Final = 10
@@ -386,7 +386,7 @@ def move(
     """
     with answering(as_json=as_json) as out:
         from timerstore.rocketmq.cluster import connect
-        from timerstore.rocketmq.moving import Judge, doubted_of, move_pending
+        from timerstore.rocketmq.sending import Judge, doubted_of, move_pending
 
         delay_max_ms = int(parse_delay(max_delay).total_seconds() * 1_000)
         with (

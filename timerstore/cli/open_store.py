@@ -25,7 +25,7 @@ from timerstore.errors import (
     StoreClosedError,
     TimerStoreError,
 )
-from timerstore.share.asking import Owner, find_owner
+from timerstore.share.wire import Owner, find_owner
 from timerstore.values.amounts import shown_time
 from timerstore.values.kinds import check_path, unknown_name
 from timerstore.values.times import now_ms

@@ -21,7 +21,7 @@ from timerstore.cli.app import LOOK, OPERATE, AsJson, OfTopic, StorePath, answer
 from timerstore.cli.open_store import check_is_there, held_by
 from timerstore.cli.output import DAMAGED, WARNED, Output, Status, body_field, shown_here, styled
 from timerstore.errors import InvalidArgumentError, NotAStoreError, StoreLockedError
-from timerstore.share.asking import Owner, find_owner
+from timerstore.share.wire import Owner, find_owner
 from timerstore.values.amounts import (
     short_count,
     shown,
@@ -35,7 +35,7 @@ from timerstore.values.times import now_ms, parse_delay, parse_instant
 from timerstore.watching.sections import Earlier, Line, drawn_facts, drawn_table, rates, sections
 
 if TYPE_CHECKING:
-    from timerstore.share.asking import Owner
+    from timerstore.share.wire import Owner
 
 
 What = Annotated[

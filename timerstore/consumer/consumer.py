@@ -23,7 +23,7 @@ from timerstore.calls.consuming.delivery import LISTED_MAX
 from timerstore.calls.pending.is_pending import first_due_ms
 from timerstore.consumer.consumersettings import ConsumerSettings, ExpiredRule, Hook, Ordered
 from timerstore.consumer.handling import Handling
-from timerstore.consumer.storesource import StoreSource
+from timerstore.consumer.sources import StoreSource
 from timerstore.consumer.subscription import ALL_TAGS, Handler, Source, Subscription, check_handler
 from timerstore.consumer.threads import Threads
 from timerstore.core.core import Core

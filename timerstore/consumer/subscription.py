@@ -174,7 +174,7 @@ class Subscription:
     def count_failed(self, failed: int, retried: int, dead: int, expired: int = 0) -> None:
         """Leave counting to the owner of the store, which sends back."""
 
-    # --- what an ordered consumer has besides (`storesource.py`)
+    # --- what an ordered consumer has besides (`sources.py`)
 
     def hold(self, task: Task, wait: Wait) -> bool:
         """Have a task come again before others of its line; False if it cannot."""
@@ -361,9 +361,9 @@ def parse_tags(tags: str) -> frozenset[str] | None:
 #
 # A consumer is handlers by rules (`Handling`), one `Subscription` for each topic, and who calls
 # the handlers: threads, a loop's tasks, a step. What they need of a store is a source, of which
-# there are four: an open store (`storesource.py`), the same in an event loop
+# there are four: an open store (`sources.py`), the same in an event loop
 # (`aio/loopconsumer.py`), a client (`share/clientsource.py`), a cluster
-# (`rocketmq/receiving.py`); what the last two have in common is in `remotesource.py`. What was
+# (`rocketmq/receiving.py`); what the last two have in common is in `sources.py`. What was
 # pulled is a `HandedOut`, which knows by itself how it is acknowledged, sent back, or given back.
 #
 # Each call may come from any thread, but `pull`, which one thread makes at a time.

@@ -35,8 +35,7 @@ from timerstore.errors import (
     TimerStoreError,
     TooLateError,
 )
-from timerstore.outbox.database import database_at
-from timerstore.outbox.table import TABLE, Outbox
+from timerstore.outbox.table import TABLE, Outbox, database_at
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
 from timerstore.share.link import has_ended
 from timerstore.values.no_pickle import Closes

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.consumer.consumersettings import ConsumerSettings
-from timerstore.consumer.remotesource import RemoteSource
+from timerstore.consumer.sources import RemoteSource
 from timerstore.consumer.subscription import ALL_TAGS, Subscription, Task, parse_tags
 from timerstore.errors import ClusterError, InvalidArgumentError, TimerStoreError
 from timerstore.rocketmq.receiving import HIDDEN_S_MAX, ClusterRun, Reader, hidden_s

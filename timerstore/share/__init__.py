@@ -15,8 +15,8 @@
 
 What both ends need, with the shell's end; it loads no kernel:
 
-    wire.py   frames, with how values, or errors, are written in JSON
-    asking.py the shell's end: finds the owner's socket, asks, raises its errors
+    wire.py   frames, with how values, or errors, are written in JSON; the socket; the shell's end,
+              which finds the owner, asks, raises its errors
 
 The owner listens at the Unix socket `control.sock` in the store's folder. Frames are spoken there,
 and as much of HTTP as `curl --unix-socket timers/control.sock http://x/health` needs.

@@ -13,7 +13,7 @@ from typing import Any, Final
 from timerstore.calls.consuming.delivery import dead_topic
 from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.consumer.consumersettings import ConsumerSettings
-from timerstore.consumer.remotesource import RemoteSource
+from timerstore.consumer.sources import RemoteSource
 from timerstore.consumer.subscription import Subscription, Task
 from timerstore.errors import InvalidArgumentError, StoreClosedError
 from timerstore.share.clientrun import ClientRun

@@ -31,17 +31,19 @@ from timerstore.errors import (
 )
 from timerstore.jit.guards import Lock
 from timerstore.services.world.background import BackgroundThread, Flag
-from timerstore.share.asking import NOBODY, connect, not_asked
 from timerstore.share.framecolumns import read_ids
 from timerstore.share.wire import (
     FRAME_BYTES_MAX,
+    NOBODY,
     PROTOCOL,
     SOCKET_NAME,
     Header,
     LostError,
     Part,
     Wire,
+    connect,
     error_from_json,
+    not_asked,
     to_json,
     wrong_arguments,
 )

@@ -25,7 +25,6 @@ from timerstore.errors import (
 from timerstore.jit.guards import Lock
 from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.share.answers import MADE_ONCE, Answers, Asked
-from timerstore.share.asking import Listener, is_allowed
 from timerstore.share.framecolumns import write_ids
 from timerstore.share.session import Answered, LastAnswers, Session
 from timerstore.share.wire import (
@@ -33,10 +32,12 @@ from timerstore.share.wire import (
     PROTOCOL,
     SOCKET_NAME,
     Header,
+    Listener,
     LostError,
     Part,
     Wire,
     error_to_json,
+    is_allowed,
 )
 from timerstore.store.store import TimerStore
 from timerstore.timelog.bytes import format as fmt

@@ -12,7 +12,7 @@ from timerstore import ManualClock, TimerStore, TooLateError
 from timerstore.calls.pending import cancel as cancelling
 from timerstore.calls.pending.cancel import reschedule
 from timerstore.calls.pending.is_pending import Verdict
-from timerstore.calls.pending.short_way import UNCHANGED
+from timerstore.calls.pending.timers import UNCHANGED
 
 START_MS = 1_800_000_000_000
 MINUTE = timedelta(minutes=1)

@@ -23,7 +23,7 @@ from timerstore import (
     TooLateError,
     UnknownTimerError,
 )
-from timerstore.calls.pending import pending, short_way
+from timerstore.calls.pending import pending, timers
 from timerstore.calls.pending.cancel import cancel_many, get
 from timerstore.calls.pending.timers import from_parts
 from timerstore.store.handover import close
@@ -277,7 +277,7 @@ def test_what_was_got_is_there_though_the_store_is_closed_meanwhile(
             return from_parts(*args)
 
         with monkeypatch.context() as patch:
-            patch.setattr(short_way, "from_parts", close_first)
+            patch.setattr(timers, "from_parts", close_first)
             timer = store.get(id)
         assert timer is not None and (timer.body, timer.key, timer.tag) == (body, "k", "g")
         with pytest.raises(StoreClosedError):

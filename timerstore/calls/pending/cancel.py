@@ -25,8 +25,7 @@ from timerstore.calls.pending.is_pending import (
     read_held,
     read_messages,
 )
-from timerstore.calls.pending.short_way import Payload, compose_moved
-from timerstore.calls.pending.timers import Timer, message_timer, read_timer
+from timerstore.calls.pending.timers import Payload, Timer, compose_moved, message_timer, read_timer
 from timerstore.core.core import Core
 from timerstore.errors import (
     CorruptStoreError,

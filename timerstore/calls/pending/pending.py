@@ -10,14 +10,15 @@ import pyarrow as pa
 from timerstore.calls.pending.cancel import cancel_many, get, reschedule
 from timerstore.calls.pending.is_pending import Bools
 from timerstore.calls.pending.listing import Horizon, count_by_bucket, list_pending, pending_columns
-from timerstore.calls.pending.short_way import (
+from timerstore.calls.pending.timers import (
     UNCHANGED,
     ById,
     Payload,
+    Timer,
     check_payload,
     encode_first_put,
+    read_timer,
 )
-from timerstore.calls.pending.timers import Timer, read_timer
 from timerstore.calls.putting.putting import Prepared, Putting
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
