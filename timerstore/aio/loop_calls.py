@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
@@ -34,90 +34,65 @@ from timerstore.services.world.background import BackgroundThread
 from timerstore.store.store import TimerStore
 
 # --- one thread that waits for group commits
-#
-# Ground rules: `_waiting` belongs to the loop's thread. `_asked` is set there and taken back by the
-# thread before it looks how long the log is, so what it then makes durable serves everybody who
-# asked before. The thread takes part in the group commit like any other that puts.
 
 
 class Commits:
-    """Tells tasks of one loop when what they appended is durable."""
+    """Has tasks of one loop wait until what they appended is durable.
+
+    One thread commits for all; it takes part in the group commit like any other that puts.
+    """
 
     def __init__(self, core: Core, loop: asyncio.AbstractEventLoop) -> None:
         self._core, self._loop = core, loop
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # by the log's end
+        self._waiting: list[asyncio.Future[BaseException | None]] = []
         self._calls: SimpleQueue[bool] = SimpleQueue()  # True: commit; False: end
-        self._asked = self._stopped = False
-        self._thread = BackgroundThread("timerstore-aio-commit", self._run, self._ended)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        self._thread = BackgroundThread("timerstore-aio-commit", self._run, core.engine.stop)
+        self._started = self._asked = self._stopped = False
 
     def stop(self) -> None:
         """Serve those who wait, then end the thread; may be called twice, by any thread."""
-        self.give_up()
-        self._thread.join()
-
-    def give_up(self) -> None:
-        """Have the thread end by itself, though it may not have begun."""
         self._stopped = True
         self._calls.put(False)
+        self._thread.join()
 
     async def wait(self) -> None:
         """Return once all that was appended is durable. Raises FlushFailedError."""
-        end = self._core.engine.commitlog.end
-        if self._core.flusher.durable_end >= end:
-            return
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append((end, future))
-        self._ask()
-        if self._stopped:  # the thread may have ended before it was asked
-            future.cancel()
-            self._core.check_open()
-            self._core.flusher.sync_log()
-            return
-        await future
-
-    def _ask(self) -> None:
-        if not self._asked:
-            self._asked = True
-            self._calls.put(True)
+        flusher, end = self._core.flusher, self._core.engine.commitlog.end
+        while flusher.durable_end < end:
+            if not self._started:
+                self._thread.start()
+                self._started = True
+            if not self._asked:
+                self._asked = True
+                self._calls.put(True)
+            if self._stopped:  # the thread may have ended before it was asked
+                self._core.check_open()
+                return flusher.sync_log()
+            told = self._loop.create_future()
+            self._waiting.append(told)
+            error = await told
+            if error is not None and flusher.durable_end < end:
+                raise copy(error)  # each task adds its own trace
+        return None
 
     def _run(self) -> None:
         while self._calls.get():
-            self._asked = False
+            error: BaseException | None = None
             try:
                 self._core.flusher.sync_log()
-            except TimerStoreError as e:
-                self._tell(e)
-            else:
-                self._tell(None)
+            except BaseException as e:
+                error = e
+                if not isinstance(e, TimerStoreError):
+                    self._core.engine.stop(e)  # the store's next call raises it
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                self._loop.call_soon_threadsafe(self._committed, error)
 
-    def _tell(self, error: BaseException | None) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._resolve, error)
-        except RuntimeError:  # the loop is closed: nobody waits
-            return
-
-    def _resolve(self, error: BaseException | None) -> None:
-        """Let those go whose bytes are durable; all of them, if nothing will be any more."""
-        waiting, durable_end = self._waiting, self._core.flusher.durable_end
-        while waiting and (error is not None or waiting[0][0] <= durable_end):
-            end, future = waiting.popleft()
-            if future.done():
-                continue  # its task was cancelled
-            if end <= durable_end or error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(copy(error))  # each task adds its own trace
-        if waiting:
-            self._ask()
-
-    def _ended(self, error: BaseException) -> None:
-        """Have the store's next call raise what ended the thread."""
-        self._core.engine.stop(error)
-        self._tell(error)
+    def _committed(self, error: BaseException | None) -> None:
+        """Let all who wait look; who came too late for this commit asks for another one."""
+        self._asked, waiting, self._waiting = False, self._waiting, []
+        for told in waiting:
+            if not told.done():  # else its task was cancelled
+                told.set_result(error)
 
 
 # --- an eventfd in the loop, for tasks that wait until a kernel has done something
@@ -282,7 +257,6 @@ class LoopSide:
     """One open store, used by one event loop."""
 
     def __init__(self, store: TimerStore, pool: ThreadPoolExecutor) -> None:
-        """Take the running loop; `start` does what may take longer."""
         self.store, self.core = store, store.core
         self.loop = asyncio.get_running_loop()
         self._pool = pool
@@ -296,23 +270,13 @@ class LoopSide:
         self.stopped = False
         core.at_close.append(self._store_closes)
 
-    def start(self) -> None:
-        """Start what waits for commits; in any thread."""
-        if self.core.is_group:
-            self.commits.start()
-
     async def stop(self) -> None:
         """Let the store go, which stays open."""
         if not self.stopped:
             await self.apart(self._store_closes)
-            self.give_up()
-
-    def give_up(self) -> None:
-        """Let go what needs no thread."""
-        with contextlib.suppress(ValueError):
-            self.core.at_close.remove(self._store_closes)
-        self.commits.give_up()
-        self._let_go()
+            with contextlib.suppress(ValueError):
+                self.core.at_close.remove(self._store_closes)
+            self._let_go()
 
     def _store_closes(self) -> None:
         """End what works on the store's files; called while it is closed, by any thread."""

@@ -15,7 +15,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from copy import copy
 from datetime import timedelta
 from functools import partial, wraps
@@ -553,7 +553,7 @@ def open(
         )
         try:
             store = await asyncio.shield(asyncio.wrap_future(opening))
-            return await _begin(store, pool, owns=True)
+            return TimerStore(LoopSide(store, pool), owns=True)
         except BaseException:
             opening.add_done_callback(_close)
             pool.shutdown(wait=False)
@@ -571,19 +571,9 @@ def attach(store: PlainStore) -> Opening:
     store.core.check_open()
 
     async def begin() -> TimerStore:
-        return await _begin(store, new_pool(), owns=False)
+        return TimerStore(LoopSide(store, new_pool()), owns=False)
 
     return Opening(begin)
-
-
-async def _begin(store: PlainStore, pool: ThreadPoolExecutor, *, owns: bool) -> TimerStore:
-    side = LoopSide(store, pool)
-    try:
-        await side.apart(side.start)
-    except BaseException:
-        side.give_up()
-        raise
-    return TimerStore(side, owns=owns)
 
 
 def _close(opening: Future[PlainStore]) -> None:
