@@ -175,61 +175,46 @@ def pending_columns(core: Core, where: Range, columns: Sequence[str] | None) -> 
     schema = pa.schema([EXPORT_SCHEMAS["pending"].field(name) for name in names])
 
     def read() -> pa.Table:
-        listing = _Listing(core, bounds, start_ms, end_ms)
-        if limit is None:
-            listing.keep_all()
+        instant = capture_instant(core.engine)
+        within = start_ms or 0, NEVER_MS if end_ms is None else end_ms
+        if limit is None:  # in the order of the log
+            places = join_places(DueOrder(core.engine, instant, *within).all()).in_log_order()
         else:
-            listing.keep_first(limit, topic)
-        return pa.Table.from_batches(list(listing.batches(names, schema)), schema)
+            places = _first(core, find_in_order(core, *within, instant), limit, topic)
+        return pa.Table.from_batches(list(_batches(core, instant, places, bounds, schema)), schema)
 
     return while_held(read)
 
 
-class _Listing:
-    """What was pending at one instant, and within bounds."""
+def _first(
+    core: Core, pending: Iterator[Found], limit: int, topic: str | None
+) -> tuple[Int64s, Int64s]:
+    """Return the messages of those that fall due first, with what levels say of when they do."""
+    parts, count = [np.zeros((3, 0), np.int64)], 0
+    for found in pending:
+        if topic is not None:
+            found = found.of_topic(core, topic)
+        part = np.stack((found.message, found.due_ms, found.in_level))[:, : limit - count]
+        parts.append(part)
+        count += part.shape[1]
+        if count == limit:
+            break
+    messages, due_ms, in_level = np.concatenate(parts, axis=1)
+    return messages, np.where(in_level, due_ms, IN_MESSAGE)
 
-    def __init__(
-        self, core: Core, bounds: Bounds, start_ms: int | None, end_ms: int | None
-    ) -> None:
-        self._core, self._engine, self._bounds = core, core.engine, bounds
-        self._range = start_ms or 0, NEVER_MS if end_ms is None else end_ms
-        self._instant: Instant = capture_instant(core.engine)
 
-    def keep_all(self) -> None:
-        """Take all, in the order of the log."""
-        places = join_places(DueOrder(self._engine, self._instant, *self._range).all())
-        self._messages, self._due_ms = places.in_log_order()
+def _batches(
+    core: Core, instant: Instant, places: tuple[Int64s, Int64s], bounds: Bounds, schema: Any
+) -> Iterator[pa.RecordBatch]:
+    """Yield the columns of the timers within bounds, chunk by chunk."""
+    engine, log = core.engine, PinnedLog(core.engine.commitlog)
+    columns = [_COLUMNS[name] for name in schema.names]
 
-    def keep_first(self, limit: int, topic: str | None) -> None:
-        """Take those that fall due first, in the order of due time, then of arrival."""
-        parts, count = [np.zeros((3, 0), np.int64)], 0
-        for found in find_in_order(self._core, *self._range, self._instant):
-            if topic is not None:
-                found = found.of_topic(self._core, topic)
-            part = np.stack((found.message, found.due_ms, found.in_level))[:, : limit - count]
-            parts.append(part)
-            count += part.shape[1]
-            if count == limit:
-                break
-        self._messages, due_ms, in_level = np.concatenate(parts, axis=1)
-        self._due_ms = np.where(in_level, due_ms, IN_MESSAGE)
+    def tell(message: int) -> None:
+        name_lost(engine, message)
 
-    def _read(self) -> Iterator[TimerRows]:
-        """Yield the timers chunk by chunk; their texts can be read until the next."""
-        log = PinnedLog(self._engine.commitlog)
-        places = self._messages, self._due_ms
-        read = read_rows(self._engine, log, self._instant, *places, self._tell)
-        for rows, parts in read:
-            nowhere = np.full(len(rows), NO_UNIT, np.int64)
-            timers = TimerRows(log, rows, parts, nowhere, nowhere)
-            yield timers.within("timers", self._bounds)
-
-    def _tell(self, message: int) -> None:
-        name_lost(self._engine, message)
-
-    def batches(self, names: Sequence[str], schema: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the columns, chunk by chunk."""
-        columns = [_COLUMNS[name] for name in names]
-        for timers in self._read():
-            for piece in pieces(timers, columns):
-                yield pa.RecordBatch.from_arrays(piece.columns(columns), schema=schema)
+    for rows, parts in read_rows(engine, log, instant, *places, tell):
+        nowhere = np.full(len(rows), NO_UNIT, np.int64)
+        timers = TimerRows(log, rows, parts, nowhere, nowhere).within("timers", bounds)
+        for piece in pieces(timers, columns):
+            yield pa.RecordBatch.from_arrays(piece.columns(columns), schema=schema)
