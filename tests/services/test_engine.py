@@ -34,7 +34,7 @@ def test_what_is_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
         with pytest.raises(
             timerstore.InvalidArgumentError, match="larger than a segment, which has 2048"
         ):
-            store.putting.putter.append(entry, clock.now_ms)
+            store.putting.append_staged(entry, clock.now_ms)
         assert store.core.engine.commitlog.end == 0
 
 

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import logging
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
@@ -28,6 +27,7 @@ from timerstore.consumer.consumer import (
     ConsumerStats,
     Signals,
     Workings,
+    check_main_thread,
     exit_status,
     read_consumer_stats,
     seconds_of,
@@ -452,12 +452,7 @@ class Consumer(Stays):
         self._side.check()
         check_bool(close_store, "close_store")
         timeout_s = seconds_of(timeout)
-        if threading.current_thread() is not threading.main_thread():
-            raise InvalidArgumentError(
-                "run() was called in a loop that is not in the main thread, and only the main "
-                "thread receives signals. Call run() there, or call start() here and close() at "
-                "the end."
-            )
+        check_main_thread()
         with _Signals(self._side.loop) as signals:
             if self._closed or self._workings.state == NEW:
                 await self.start()

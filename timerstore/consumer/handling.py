@@ -128,7 +128,11 @@ class Handling:
     def begin(self, task: Task) -> None:
         """Note that a task's handler is being called."""
         if self._hooks:
-            self._call_before(task)
+            try:
+                call_before(self._hooks, task.deliveries)
+            except BaseException:
+                self.hand_in_again(task, 0)  # it has not begun
+                raise
         task.started_ms = self.now_ms()
         self._running[task] = task.started_ms
 
@@ -167,13 +171,6 @@ class Handling:
                 self._source.wait_durable()
         except StoreClosedError:
             return
-
-    def _call_before(self, task: Task) -> None:
-        try:
-            call_before(self._hooks, task.deliveries)
-        except BaseException:
-            self.hand_in_again(task, 0)  # it has not begun
-            raise
 
     def _judge(
         self, task: Task, result: Any, error: BaseException | None, elapsed_ms: float

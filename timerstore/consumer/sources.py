@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 import weakref
 from collections import defaultdict, deque
@@ -30,15 +29,17 @@ from timerstore.consumer.subscription import (
     Held,
     LimitedSubscription,
     Limits,
+    OpenClient,
+    PullWaiter,
     Source,
     Subscription,
     Task,
-    Waiter,
 )
 from timerstore.core.core import Core
-from timerstore.errors import ForkedProcessError, InvalidArgumentError
+from timerstore.core.waiting import Waiter
+from timerstore.errors import InvalidArgumentError
 from timerstore.jit.guards import Lock
-from timerstore.services.world.background import Failure, Flag
+from timerstore.services.world.background import Failure
 from timerstore.values.config import Config
 from timerstore.values.kinds import whole_ms
 from timerstore.watching.groups import GroupStats, read_groups
@@ -394,51 +395,6 @@ _broadcasting: weakref.WeakKeyDictionary[Core, set[str]] = weakref.WeakKeyDictio
 # A pull asks there, and waits there until something comes.
 
 
-class _OpenClient:
-    """A client, as a consumer's threads and rules see it."""
-
-    def __init__(self, check_open: Callable[[], None], is_closed: Callable[[], bool]) -> None:
-        self._check_open, self._is_closed, self._pid = check_open, is_closed, os.getpid()
-
-    @property
-    def closed(self) -> bool:
-        return self._is_closed()
-
-    @property
-    def forked(self) -> bool:
-        return os.getpid() != self._pid
-
-    def check_process(self) -> None:
-        if self.forked:
-            raise ForkedProcessError(
-                "This consumer belongs to the parent process. Make one in the child process."
-            )
-
-    def check_writable(self) -> None:
-        self.check_process()
-        self._check_open()
-
-    def steady_ms(self) -> float:
-        return time.monotonic() * 1000
-
-
-class _PullWaiter:
-    """Sleeps if limits keep messages back, or nobody answers; else the pull waits."""
-
-    def __init__(self, source: RemoteSource) -> None:
-        self._source, self._flag = source, Flag()
-
-    def arm(self) -> None:
-        self._flag.clear()
-
-    def wake(self) -> None:
-        self._flag.set()
-
-    def wait(self, timeout_ms: float) -> None:
-        if self._source.limited:
-            self._flag.wait(timeout_ms / 1000)
-
-
 class RemoteSource(Source):
     """Reads topics for one group through a client.
 
@@ -452,7 +408,7 @@ class RemoteSource(Source):
         is_closed: Callable[[], bool],
     ) -> None:
         """Read nothing yet. `check_open`: raises once the client was closed."""
-        self.settings, self.store = settings, _OpenClient(check_open, is_closed)
+        self.settings, self.store = settings, OpenClient(check_open, is_closed)
         self.topics: dict[str, tuple[Subscription, Held]] = {}
         self.failure = Failure()
         self._turn = 0
@@ -490,9 +446,9 @@ class RemoteSource(Source):
         return subscription.tasks(handed, held, self.settings.batch_count)
 
     @contextmanager
-    def waiter(self) -> Iterator[_PullWaiter]:
+    def waiter(self) -> Iterator[PullWaiter]:
         """Lend who sleeps while there is no room."""
-        yield _PullWaiter(self)
+        yield PullWaiter(self)
 
     def wait_durable(self) -> None:
         """Return at once: what was answered is as durable as whoever answered makes it."""

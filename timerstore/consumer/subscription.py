@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -27,12 +28,21 @@ from timerstore.calls.consuming.pull import READY_BYTES
 from timerstore.calls.consuming.run import Run
 from timerstore.calls.consuming.turns import Rate
 from timerstore.consumer.consumersettings import ConsumerSettings, Retry
-from timerstore.errors import CorruptStoreError, InvalidArgumentError, StoreClosedError
+from timerstore.errors import (
+    CorruptStoreError,
+    ForkedProcessError,
+    InvalidArgumentError,
+    StoreClosedError,
+)
 from timerstore.jit.guards import RLock
-from timerstore.services.world.background import Failure
+from timerstore.services.world.background import Failure, Flag
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.values.config import Config
 from timerstore.watching.groups import GroupStats
+
+if TYPE_CHECKING:
+    from timerstore.core.core import Core
+    from timerstore.core.waiting import Waiter
 
 log = logging.getLogger("timerstore")
 
@@ -369,44 +379,63 @@ def parse_tags(tags: str) -> frozenset[str] | None:
 # Each call may come from any thread, but `pull`, which one thread makes at a time.
 
 
-class Waiter(Protocol):
-    """Sleeps until something was fired since it was armed."""
+class OpenClient:
+    """A client, as a consumer's threads and rules see it."""
 
-    def arm(self) -> None:
-        """Notice what is fired from now on."""
-
-    def wait(self, timeout_ms: float) -> object:
-        """Return when something was fired, when `wake` was called, or after this time."""
-
-    def wake(self) -> None:
-        """End the wait; from any thread."""
-
-
-class Store(Protocol):
-    """An open store, as threads and rules see it; `core/core.py` is one."""
+    def __init__(self, check_open: Callable[[], None], is_closed: Callable[[], bool]) -> None:
+        self._check_open, self._is_closed, self._pid = check_open, is_closed, os.getpid()
 
     @property
     def closed(self) -> bool:
         """Whether it was closed."""
+        return self._is_closed()
 
     @property
     def forked(self) -> bool:
         """Whether this is a forked child."""
+        return os.getpid() != self._pid
 
     def check_process(self) -> None:
         """Raise in a forked child."""
+        if self.forked:
+            raise ForkedProcessError(
+                "This consumer belongs to the parent process. Make one in the child process."
+            )
 
     def check_writable(self) -> None:
         """Raise if nothing can be sent back."""
+        self.check_process()
+        self._check_open()
 
     def steady_ms(self) -> float:
-        """Return a time that is never set, or the manual one."""
+        """Return a time that is never set."""
+        return time.monotonic() * 1000
+
+
+class PullWaiter:
+    """Sleeps if limits keep messages back, or nobody answers; else the pull waits."""
+
+    def __init__(self, source: Any) -> None:
+        self._source, self._flag = source, Flag()
+
+    def arm(self) -> None:
+        """Notice who wakes from now on."""
+        self._flag.clear()
+
+    def wake(self) -> None:
+        """End the wait; from any thread."""
+        self._flag.set()
+
+    def wait(self, timeout_ms: float) -> None:
+        """Return when `wake` was called, or after this time."""
+        if self._source.limited:
+            self._flag.wait(timeout_ms / 1000)
 
 
 class Source(Protocol):
     """What a consumer reads, for one group."""
 
-    store: Store
+    store: Core | OpenClient
     settings: ConsumerSettings
     failure: Failure
     """What stopped the consumer, if anything did."""
@@ -424,7 +453,7 @@ class Source(Protocol):
         """Return how long it is until what waits for its turn has it; infinity if nothing does."""
         return inf
 
-    def waiter(self) -> AbstractContextManager[Waiter]:
+    def waiter(self) -> AbstractContextManager[Waiter | PullWaiter]:
         """Lend who sleeps until something is fired."""
 
     def wait_durable(self) -> None:

@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from timerstore.consumer.handling import Handling
-from timerstore.consumer.subscription import Source, Task, Waiter
+from timerstore.consumer.subscription import PullWaiter, Source, Task
+from timerstore.core.waiting import Waiter
 from timerstore.errors import StoreClosedError
 from timerstore.jit.guards import Lock
 from timerstore.services.world.background import BackgroundThread, Flag
@@ -48,7 +49,7 @@ class Threads:
         self._leading = Lock()
         self._waking = False
         self._waits_for_room = False
-        self._waiter: Waiter | None = None
+        self._waiter: Waiter | PullWaiter | None = None
         self.stopping = False
         """Whether its threads end, or have ended: it was asked to, or one of them has failed."""
         self._stop = Flag()

@@ -447,7 +447,7 @@ class Answers:
         consuming = self._store.consuming
         for topic in topics:
             if rate is None:
-                batch = consuming.pull_some(topic, group, max_count, 0, REPLY_BYTES)
+                batch = consuming.pull_some(topic, group, max_count, REPLY_BYTES)
             else:
                 batch = consuming.pull_in_turn(rate, topic, group, max_count, REPLY_BYTES)
             if batch:
@@ -458,10 +458,6 @@ class Answers:
         self, topics: list[Any], group: Any, max_count: Any, until_s: float, rate: Rate | None
     ) -> Run | None:
         """Pull once one of the topics has something, until a time."""
-        if len(topics) == 1 and rate is None:
-            wait_s = max(0.0, until_s - time.monotonic())
-            asked = topics[0], group, max_count, wait_s, REPLY_BYTES
-            return self._store.consuming.pull_some(*asked)
         waiting = self._store.consuming.waiting(topics, group)
         with waiting, self._core.waiters.waiter() as waiter:
             while True:

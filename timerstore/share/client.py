@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import types
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from inspect import signature
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 # its type says. The methods here are of those whose arguments are checked before, or go in columns.
 
 
+_MADE_BY_PIECES: Final = ("retry_dead_letters", "drop_dead_letters")
+"""Calls that may have been made for a part: they are not made again."""
 IDS_AT_ONCE: Final = 500_000
 """In one question, so that it is short enough."""
 _ROWS: Final = pa.schema(
@@ -76,12 +78,9 @@ class AskedCalls:
         for name in CALLS.keys() - vars(AskedCalls).keys():
             setattr(self, name, partial(_ask_as_it_is, link, name))
 
-    def ask(
-        self, name: str, arguments: dict[str, Any] | None = None, *, is_repeatable: bool = True
-    ) -> Any:
+    def ask(self, name: str, arguments: dict[str, Any]) -> Any:
         """Return the result of a call, from JSON."""
-        header, _ = self._link.ask(name, arguments or {}, is_repeatable=is_repeatable)
-        return from_json(header["result"])
+        return from_json(self._link.ask(name, arguments)[0]["result"])
 
     # --- putting
 
@@ -169,7 +168,7 @@ class AskedCalls:
 
     def pending_columns(self, where: Range, columns: Sequence[str] | None) -> pa.Table:
         """Return pending timers as a table."""
-        given = _said(where) | {"columns": _names(columns)}
+        given = _said(where) | {"columns": columns}
         return read_table(self._link.ask("pending_columns", given)[1])
 
     # --- consuming
@@ -205,18 +204,6 @@ class AskedCalls:
                 told = {"batch": None, "topic": topic, "retry": False}
                 return ClientRun(self._link, group, _NO_ROWS, told)
 
-    def retry_dead_letters(self, group: str, limit: int | None, ids: Collection[str] | None) -> Any:
-        """Put a group's dead letters back."""
-        return self._settle("retry_dead_letters", group, limit, ids)
-
-    def drop_dead_letters(self, group: str, limit: int | None, ids: Collection[str] | None) -> Any:
-        """Give a group's dead letters up for good."""
-        return self._settle("drop_dead_letters", group, limit, ids)
-
-    def _settle(self, name: str, group: str, limit: int | None, ids: Any) -> Any:
-        given = {"group": group, "limit": limit, "ids": _names(ids)}
-        return self.ask(name, given, is_repeatable=False)
-
     # --- operating
 
     def pause(self, what: Paused, group: str | None, duration: object, keep: bool) -> None:
@@ -226,14 +213,11 @@ class AskedCalls:
             given["duration_s"] = check_duration(duration, "duration").total_seconds()
         self.ask("pause", given)
 
-    def close(self) -> None:
-        """Leave."""
-        self._link.close()
-
 
 def _ask_as_it_is(link: Link, name: str, *given: Any) -> Any:
     names, make = _described(name)
-    header, _ = link.ask(name, dict(zip(names, given, strict=True)))
+    said = dict(zip(names, given, strict=True))
+    header, _ = link.ask(name, said, is_repeatable=name not in _MADE_BY_PIECES)
     return make(from_json(header["result"]))
 
 
@@ -258,11 +242,6 @@ class _Public(dict[str, Any]):
 
 def _said(where: Range) -> dict[str, Any]:
     return {name: value for name, value in where._asdict().items() if value is not None}
-
-
-def _names(ids: Collection[str] | None) -> Collection[str] | None:
-    """Return ids as JSON can say them; what is wrong with them, the owner says."""
-    return ids if ids is None or isinstance(ids, str) else list(ids)
 
 
 @cache
@@ -325,7 +304,7 @@ class Client(Stays, AnyStore):
         self._link, self._asked = link, AskedCalls(link)
         self.new_source = self._new_source
         try:
-            self._asked.ask("beat")
+            self._asked.ask("beat", {})
         except BaseException:
             self.close()
             raise

@@ -28,7 +28,7 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from operator import index
@@ -271,7 +271,7 @@ def to_json(value: Any) -> Any:
         return index(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: to_json(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, list | tuple):
+    if isinstance(value, Iterable) and not isinstance(value, str):
         return [to_json(each) for each in value]
     return value
 

@@ -270,22 +270,20 @@ class Config(Tuning):
                 raise TypeError(f"Config has no setting {name!r}{meant}")
         if tuning is not None and not isinstance(tuning, Tuning):
             raise InvalidArgumentError(f"tuning is {tuning!r}. Pass a timerstore.Tuning.")
-        self._set(locals(), tuning, {} if tuning is not None else copied)
+        given = locals()
+        tuned = copied if tuning is None else {name: getattr(tuning, name) for name in _TUNED}
+        self._set({name: given[name] for name in _ON_TOP} | tuned)
 
-    def _set(self, given: Mapping[str, Any], tuning: Tuning | None, old: Mapping[str, Any]) -> None:
-        for name in _TUNED:
-            value = old[name] if name in old else getattr(tuning or _PLAIN, name)
-            object.__setattr__(self, name, value)
-        for name in _ON_TOP:
-            object.__setattr__(self, name, given[name])
+    def _set(self, given: Mapping[str, Any]) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, given.get(field.name, field.default))
         self._check()
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> Config:
         """Make a configuration of settings by name, whichever they are."""
         made = object.__new__(cls)
-        own = {name: values.get(name, _DEFAULTS[name]) for name in _ON_TOP}
-        made._set(own, None, {name: values[name] for name in _TUNED if name in values})
+        made._set(values)
         return made
 
     @property
@@ -468,8 +466,7 @@ def _hints() -> dict[str, Any]:
 
 _TUNED = tuple(field.name for field in fields(Tuning))
 _PLAIN = Tuning()
-_DEFAULTS = {field.name: field.default for field in fields(Config) if field.name not in _TUNED}
-_ON_TOP = tuple(_DEFAULTS)
+_ON_TOP = tuple(field.name for field in fields(Config) if field.name not in _TUNED)
 
 
 # --- a TOML file that a person wrote

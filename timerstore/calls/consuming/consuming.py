@@ -291,13 +291,11 @@ class Consuming:
         run = self._wait_for_run(reader, max_count, timeout, None)
         return reader.empty() if run is None else run
 
-    def pull_some(
-        self, topic: str, group: str, max_count: int, timeout: float, bytes_max: int
-    ) -> Run | None:
-        """Return a batch, for another process; see for `bytes_max` `Group.pull`."""
+    def pull_some(self, topic: str, group: str, max_count: int, bytes_max: int) -> Run | None:
+        """Return what is there, for another process; for `bytes_max` see `Group.pull`."""
         self.core.check_open()
         count = check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
-        return self._wait_for_run(self.group(topic, group), count, timeout, bytes_max)
+        return self._wait_for_run(self.group(topic, group), count, 0, bytes_max)
 
     def pull_in_turn(
         self, rate: Rate, topic: str, group: str, max_count: int, bytes_max: int | None = None

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from timerstore.calls.putting.admission import Admission, Congestion, Space
-from timerstore.calls.putting.short_way import ShortWay
+from timerstore.calls.putting.short_way import ShortWay, template_of
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError, TimerStoreError
@@ -27,7 +27,6 @@ from timerstore.timelog.writing.frame import (
     encode_property,
     encode_tag,
     encode_waiting,
-    new_template,
 )
 from timerstore.values.check_arguments import (
     DUE_MS_MAX,
@@ -45,9 +44,6 @@ from timerstore.values.check_arguments import (
 from timerstore.values.ids import Int64s, TimerIds, format_id
 from timerstore.values.kinds import as_int, shown_int
 from timerstore.values.puts import Debounce, Many, Put, resolve_expires_ms
-
-# --- appending new timers: composed one by one, or many framed by a kernel
-
 
 TEMPLATES_MAX: Final = 1_024
 """Templates that are kept: one for each topic with each tag that is used."""
@@ -84,112 +80,6 @@ def compose_timer(
     message = compose(fmt.TIMER_TOPIC, body, text, born_ms=engine.clock.now_ms, flag=flag)
     tags_code = 0 if tag is None else java_hash_of(tag)
     return Staged(message, 0, tags_code, engine.queues.row(topic), 1, due_ms)
-
-
-class Putter:
-    """Appends new timers; any number of threads may use it."""
-
-    def __init__(self, core: Core, admission: Admission, space: Space) -> None:
-        self.core, self.engine = core, core.engine
-        self._admission, self._space = admission, space
-        self._templates: dict[tuple[bytes, str | None, int, bytes, int], Template] = {}
-
-    def template(
-        self,
-        topic: bytes,
-        tag: str | None,
-        level: int = 0,
-        carried: bytes = b"",
-        flag: int = 0,
-    ) -> Template:
-        """Return the template for a topic with a tag, of timers or of a delay level.
-
-        `carried`: more properties, as they stand in a message.
-        """
-        named, engine = (topic, tag, level, carried, flag), self.engine
-        found = self._templates.get(named)
-        if found is None:
-            if len(self._templates) >= TEMPLATES_MAX:
-                self._templates.clear()
-            found = self._templates[named] = new_template(
-                topic,
-                level=level,
-                level_ms=int(engine.level_ms[level - 1]) if level else 0,
-                tag=engine.store_tag,
-                level_row=engine.level_row(level) if level else 0,
-                pending_row=engine.queues.row(topic) + (QUEUE_COUNT_MAX if level else 0),
-                change=1,
-                tags_code=0 if tag is None else java_hash_of(tag),
-                flag=flag,
-                properties=carried if tag is None else encode_tag(tag) + carried,
-            )
-        return found
-
-    def append_many(
-        self,
-        topic: bytes,
-        tag: str | None,
-        bodies: Binaries,
-        keys: Binaries | None,
-        due_ms: Int64s,
-        now_ms: int,
-        level: int,
-        carried: bytes = b"",
-        flag: int = 0,
-    ) -> TimerIds:
-        """Append one message for each body; see `TimerStore.put_many`.
-
-        `due_ms`: with a `level` that level, for all. `carried`: properties that all have.
-        """
-        engine, offsets = self.engine, np.empty(len(due_ms), np.int64)
-        template, stage = self.template(topic, tag, level, carried, flag), self.core.take_stage()
-        extras, done = NO_PIECES if keys is None else keys.pieces, 0
-        around_bytes = fmt.MESSAGE_HEADER_BYTES + len(template.tail) + len(template.extra) + 64
-        sizes = bodies.pieces.length + (0 if keys is None else extras.length) + around_bytes
-
-        def put_so_far() -> TimerIds:
-            due, places = due_ms[:done], offsets[:done]
-            if level:
-                due, places = now_ms + engine.level_ms[due - 1], places | fmt.LEVEL_MARK
-            return TimerIds(due, places, engine.store_tag)
-
-        try:
-            while done < len(due_ms):
-                # What goes through a delay level takes no room in the timer topic's queue.
-                stop = len(due_ms) if level else done + self._admission.enter()
-                with self._space.putting():
-                    piece = due_ms[: done + self._space.count_that_fit(sizes[done:stop])]
-                    puts = Puts(bodies.pieces, extras, piece)
-                    with engine.commitlog.reading():
-                        done = put_batch(engine.world, stage, template, puts, done, now_ms, offsets)
-                    if done < len(piece):
-                        engine.provide_append(stage)
-        except TimerStoreError as e:
-            if done:
-                self._announce(put_so_far(), now_ms)
-                raise _with_ids(e, put_so_far()) from e
-            raise
-        finally:
-            self.core.free_stage(stage)
-        self._announce(put_so_far(), now_ms)
-        return put_so_far()
-
-    def _announce(self, ids: TimerIds, now_ms: int) -> None:
-        """Make what was put durable, and seen by the services; an error carries the ids."""
-        try:
-            self.core.after_append(now_ms, int(ids.due_ms.min()))
-        except TimerStoreError as e:
-            raise _with_ids(e, ids) from e
-
-    def append(self, entry: Staged, now_ms: int) -> int:
-        """Append one composed message; return its offset."""
-        engine, stage = self.engine, self.core.take_stage()
-        try:
-            count = stage_messages(stage, [entry])
-            append_all(engine, stage, count, now_ms)
-            return int(stage.offset[0])
-        finally:
-            self.core.free_stage(stage)
 
 
 # --- messages of RocketMQ's delay levels
@@ -286,7 +176,7 @@ class Putting:
         self.core, self.gate = core, core.gate
         self.admission, self.congestion = Admission(core), Congestion(core.engine)
         self.space = Space(core)
-        self.putter = Putter(core, self.admission, self.space)
+        self._templates: dict[tuple[bytes, str | None, int, bytes, int], Template] = {}
         config = core.engine.config
         limits = config.max_bytes, config.max_delay_ms, config.congestion_slot_count
         is_open = not core.clock.manual and not any(limits)
@@ -336,7 +226,7 @@ class Putting:
         """Append what is prepared, and return its id; it is not durable yet, nor noticed."""
         self.short_way.add(prepared.topic, prepared.level)
         now_ms = prepared.now_ms if prepared.level else self.core.clock.now_ms
-        offset = self.putter.append(self.staged(prepared), now_ms)
+        offset = self.append_staged(self.staged(prepared), now_ms)
         mark = fmt.LEVEL_MARK if prepared.level else 0
         return format_id(prepared.due_ms, offset | mark, self.core.engine.store_tag)
 
@@ -385,9 +275,100 @@ class Putting:
         check_lengths(data, texts, tag, engine.content_bytes_max, len(carried))
         if not level:
             self.congestion.check(due_ms, now_ms)
-        return self.putter.append_many(
-            topic_bytes, tag, data, texts, due_ms, now_ms, level, carried, flag
-        )
+        return self.append_many(topic_bytes, tag, data, texts, due_ms, now_ms, level, carried, flag)
+
+    def template(
+        self,
+        topic: bytes,
+        tag: str | None,
+        level: int = 0,
+        carried: bytes = b"",
+        flag: int = 0,
+    ) -> Template:
+        """Return the template for a topic with a tag, of timers or of a delay level.
+
+        `carried`: more properties, as they stand in a message.
+        """
+        named, engine = (topic, tag, level, carried, flag), self.core.engine
+        found = self._templates.get(named)
+        if found is None:
+            if len(self._templates) >= TEMPLATES_MAX:
+                self._templates.clear()
+            found = self._templates[named] = template_of(
+                engine,
+                topic,
+                level,
+                tags_code=0 if tag is None else java_hash_of(tag),
+                flag=flag,
+                properties=carried if tag is None else encode_tag(tag) + carried,
+            )
+        return found
+
+    def append_many(
+        self,
+        topic: bytes,
+        tag: str | None,
+        bodies: Binaries,
+        keys: Binaries | None,
+        due_ms: Int64s,
+        now_ms: int,
+        level: int,
+        carried: bytes = b"",
+        flag: int = 0,
+    ) -> TimerIds:
+        """Append one message for each body; see `TimerStore.put_many`.
+
+        `due_ms`: with a `level` that level, for all. `carried`: properties that all have.
+        """
+        engine, offsets = self.core.engine, np.empty(len(due_ms), np.int64)
+        template, stage = self.template(topic, tag, level, carried, flag), self.core.take_stage()
+        extras, done = NO_PIECES if keys is None else keys.pieces, 0
+        around_bytes = fmt.MESSAGE_HEADER_BYTES + len(template.tail) + len(template.extra) + 64
+        sizes = bodies.pieces.length + (0 if keys is None else extras.length) + around_bytes
+
+        def put_so_far() -> TimerIds:
+            due, places = due_ms[:done], offsets[:done]
+            if level:
+                due, places = now_ms + engine.level_ms[due - 1], places | fmt.LEVEL_MARK
+            return TimerIds(due, places, engine.store_tag)
+
+        try:
+            while done < len(due_ms):
+                # What goes through a delay level takes no room in the timer topic's queue.
+                stop = len(due_ms) if level else done + self.admission.enter()
+                with self.space.putting():
+                    piece = due_ms[: done + self.space.count_that_fit(sizes[done:stop])]
+                    puts = Puts(bodies.pieces, extras, piece)
+                    with engine.commitlog.reading():
+                        done = put_batch(engine.world, stage, template, puts, done, now_ms, offsets)
+                    if done < len(piece):
+                        engine.provide_append(stage)
+        except TimerStoreError as e:
+            if done:
+                self._announce(put_so_far(), now_ms)
+                raise _with_ids(e, put_so_far()) from e
+            raise
+        finally:
+            self.core.free_stage(stage)
+        self._announce(put_so_far(), now_ms)
+        return put_so_far()
+
+    def _announce(self, ids: TimerIds, now_ms: int) -> None:
+        """Make what was put durable, and seen by the services; an error carries the ids."""
+        try:
+            self.core.after_append(now_ms, int(ids.due_ms.min()))
+        except TimerStoreError as e:
+            raise _with_ids(e, ids) from e
+
+    def append_staged(self, entry: Staged, now_ms: int) -> int:
+        """Append one composed message; return its offset."""
+        engine, stage = self.core.engine, self.core.take_stage()
+        try:
+            count = stage_messages(stage, [entry])
+            append_all(engine, stage, count, now_ms)
+            return int(stage.offset[0])
+        finally:
+            self.core.free_stage(stage)
 
 
 def check_keys(keys: Binaries, count: int) -> None:

@@ -130,6 +130,20 @@ def _put_one(
     return IS_PUT
 
 
+def template_of(engine: Engine, topic: bytes, level: int, **said: Any) -> Template:
+    """Return a new template for a topic, of timers or of a delay level."""
+    return new_template(
+        topic,
+        level=level,
+        level_ms=int(engine.level_ms[level - 1]) if level else 0,
+        tag=engine.store_tag,
+        level_row=engine.level_row(level) if level else 0,
+        pending_row=engine.queues.row(topic) + (QUEUE_COUNT_MAX if level else 0),
+        change=1,
+        **said,
+    )
+
+
 class ShortWay:
     """Puts to topics that were put to before."""
 
@@ -139,7 +153,7 @@ class ShortWay:
         `unread_max`: if enqueue-get has not read so many entries, a put goes the long way.
         `is_open`: else every put does.
         """
-        self._engine, self._tag = engine, engine.store_tag
+        self._engine = engine
         self._place = PutPlace(
             engine.world.commitlog,
             engine.queues.table,
@@ -157,7 +171,6 @@ class ShortWay:
         self._ways: dict[object, Way] = {}
         """By topic, or by topic and level."""
         self._addresses: dict[object, int] = {}
-        self._level_ms = [0, *engine.level_ms.tolist()]
         self.call = None if INTERPRETED else caller_of(_put_one)
         self._is_open = is_open and self.call is not None
         half = "0" * (fmt.KEY_DIGITS // 2)
@@ -170,18 +183,7 @@ class ShortWay:
         known = where in self._ways
         if known or not self._is_open or len(self._ways) >= TOPICS_MAX:
             return
-        engine = self._engine
-        template = new_template(
-            topic.encode(),
-            level=level,
-            level_ms=self._level_ms[level],
-            tag=self._tag,
-            level_row=engine.level_row(level) if level else 0,
-            pending_row=engine.queues.row(topic.encode()) + (QUEUE_COUNT_MAX if level else 0),
-            change=1,
-            tags_code=0,
-            extra=b"",
-        )
+        template = template_of(self._engine, topic.encode(), level, tags_code=0, extra=b"")
         self._ways[where] = way = Way(self._place, template)
         self._addresses[where] = int(way.block_address)  # type: ignore[attr-defined]
 
@@ -229,7 +231,7 @@ class ShortWay:
         if level is not None:
             if type(level) is not int or level < 1:
                 return None
-            return min(level, len(self._level_ms) - 1)
+            return min(level, len(self._engine.level_ms))
         if type(delay) is timedelta:
             return now_ms + whole_ms(delay)
         if type(at) is datetime:
