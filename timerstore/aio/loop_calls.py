@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from queue import SimpleQueue
-from typing import Final, ParamSpec, Protocol, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -245,14 +245,6 @@ def new_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="timerstore-aio")
 
 
-class Tallied(Protocol):
-    """Who counts what a group does with a topic."""
-
-    @property
-    def tally(self) -> GroupTally:
-        """What was done."""
-
-
 class LoopSide:
     """One open store, used by one event loop."""
 
@@ -338,15 +330,15 @@ class LoopSide:
         finally:
             deferring.discard(me)
 
-    async def pulled(self, readers: Sequence[Tallied], pull: Callable[[float], R]) -> R:
+    async def pulled(self, tallies: Sequence[GroupTally], pull: Callable[[float], R]) -> R:
         """Return what a pull of some groups gives; the loop has its turn between what has expired.
 
         `pull` is told when to end if it has met nothing else.
         """
         while True:
-            before = [each.tally.counts.expired for each in readers]
+            before = [each.counts.expired for each in tallies]
             found = self.here(pull, time.monotonic() + TURN_S)
-            if found or before == [each.tally.counts.expired for each in readers]:
+            if found or before == [each.counts.expired for each in tallies]:
                 return found
             await asyncio.sleep(0)
             self.check()

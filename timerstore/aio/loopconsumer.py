@@ -75,11 +75,12 @@ class LoopSource(StoreSource):
         self.core.check_open()
         if self.core.clock.manual:
             self.side.here(self.core.play_now)
-        tasks = await self.side.pulled(self.topics, lambda _: self.pull(count_max)[0])
+        tallies = [each.tally for each in self.topics]
+        tasks = await self.side.pulled(tallies, lambda _: self.pull(count_max)[0])
         if not tasks and self.core.is_group:
             if any(each.may_hide and each.group.has_hidden() for each in self.topics):
                 await self.side.commits.wait()
-                tasks = await self.side.pulled(self.topics, lambda _: self.pull(count_max)[0])
+                tasks = await self.side.pulled(tallies, lambda _: self.pull(count_max)[0])
         return tasks
 
     async def wait(self, *, for_messages: bool) -> None:

@@ -165,14 +165,14 @@ async def next_run(
     elif timeout != 0 and (wait_s := group.pace.wait_s(count_max, time.monotonic())):
         await asyncio.sleep(wait_s if timeout is None else min(wait_s, timeout))
     pull = partial(group.pull, count_max, None, bytes_max)
-    run = await side.pulled([group], pull)
+    run = await side.pulled([group.tally], pull)
     if run is not None or (core.clock.manual and timeout is not None):
         return run
     with side.store.consuming.waiting([group.topic], group.name):
         while True:
             side.arrivals.arm()
             await make_visible(side, group)
-            run = await side.pulled([group], pull)
+            run = await side.pulled([group.tally], pull)
             if run is not None:
                 return run
             left_s = None if deadline is None else deadline - time.monotonic()
@@ -282,22 +282,14 @@ _LISTED_AT_ONCE: Final = 256
 
 def _awaited(call: Call[P, R]) -> Callable[[Callable[..., Any]], Awaited[P, R]]:
     """Let a function stand for a call of a store: its arguments, and its document, are those."""
-
-    def stand_for(function: Callable[..., Any]) -> Awaited[P, R]:
-        return wraps(call)(function)
-
-    return stand_for
+    return wraps(call)
 
 
 def _iterated(
     call: Call[P, Iterator[R]],
 ) -> Callable[[Callable[..., Any]], Callable[Concatenate[Any, P], AsyncIterator[R]]]:
     """Do the same for one whose iterator is awaited."""
-
-    def stand_for(function: Callable[..., Any]) -> Callable[Concatenate[Any, P], AsyncIterator[R]]:
-        return wraps(call)(function)
-
-    return stand_for
+    return wraps(call)
 
 
 def _apart(call: Call[P, R]) -> Awaited[P, R]:

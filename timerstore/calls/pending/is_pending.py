@@ -163,14 +163,6 @@ def read_places(core: Core, instant: Instant, places: Places) -> Found:
     return found
 
 
-def _nothing(hold: Hold) -> Found:
-    return Found._make([*[_NOTHING] * (_ROWS + 1), hold])
-
-
-def _join(one: Found, other: Found) -> Found:
-    return Found._make([*map(np.concatenate, zip(one[:-1], other[:-1], strict=True)), one.hold])
-
-
 def find_in_order(
     core: Core, start_ms: int, end_ms: int, instant: Instant | None = None
 ) -> Iterator[Found]:
@@ -183,13 +175,15 @@ def find_in_order(
         core.check_open()
         instant = instant or capture_instant(core.engine)
         order = DueOrder(core.engine, instant, start_ms, end_ms)
-    waiting, count, until = _nothing(instant.snapshot.hold), _AT_FIRST, (0, 0)
+    hold, count, until = instant.snapshot.hold, _AT_FIRST, (0, 0)
+    waiting = Found._make([*[_NOTHING] * (_ROWS + 1), hold])
     while until[0] < NEVER_MS:
         with core.gate.guard():
             core.check_open()
             places, until = order.next(count)
             count = min(2 * count, _AT_ONCE_MAX)
-            found = _join(waiting, read_places(core, instant, places))
+            columns = zip(waiting[:-1], read_places(core, instant, places)[:-1], strict=True)
+            found = Found._make([*map(np.concatenate, columns), hold])
         due_ms, message = found.due_ms, found.message
         is_next = (due_ms < until[0]) | ((due_ms == until[0]) & (message < until[1]))
         waiting = found.choose(~is_next)
@@ -324,23 +318,13 @@ def _linked_messages(core: Core, instant: Instant, due_ms: Int64s) -> Int64s:
     """Return the messages that have a unit, and wait where timers that are due then can wait."""
     engine, snapshot = core.engine, instant.snapshot
     own = due_ms // engine.precision_ms
-    parts = [_near_messages(engine, instant, due_ms), _handed_on_messages(instant)]
+    near_count, starts = instant.near_count, np.arange(snapshot.read, snapshot.claimed)
+    waits_or_rolls = np.concatenate([due_ms, starts * engine.precision_ms])
+    near = instant.messages[:near_count][np.isin(instant.due_ms[:near_count], waits_or_rolls)]
+    parts = [near, instant.messages[near_count:]]  # behind these: the queues beside the near wheel
     for slot in _slots_to_walk(engine, snapshot, own):
         parts.append(slot_messages(engine, snapshot, slot))
     return np.concatenate(parts)
-
-
-def _handed_on_messages(instant: Instant) -> Int64s:
-    """Return the messages in the queues before and behind the near wheel."""
-    return instant.messages[instant.near_count :]
-
-
-def _near_messages(engine: Engine, instant: Instant, due_ms: Int64s) -> Int64s:
-    """Return the messages of near wheel nodes that wait for one of these times, or may roll."""
-    count, at = instant.near_count, instant.snapshot
-    starts = np.arange(at.read, at.claimed) * engine.precision_ms
-    is_wanted = np.isin(instant.due_ms[:count], np.concatenate([due_ms, starts]))
-    return instant.messages[:count][is_wanted]
 
 
 def _are_to_be_walked(snapshot: Snapshot, slots: Int64s) -> np.ndarray[Any, np.dtype[np.bool_]]:
