@@ -123,7 +123,9 @@ class Cluster(Closes):
         if not 1 <= timeout_s <= 3_600:
             raise InvalidArgumentError(f"timeout is {timeout!r}. Pass 1 second to an hour.")
         self._timeout_s = math.ceil(timeout_s)
-        self._hide_s, self._poll_s = _checked_invisible(invisible), POLL_S
+        self._hide_s, self._poll_s = hidden_s(check_duration(invisible, "invisible")), POLL_S
+        if not HIDDEN_S_MIN <= self._hide_s <= HIDDEN_S_MAX:
+            raise InvalidArgumentError(f"invisible is {invisible!r}. Pass 10 seconds to 12 hours.")
         check_bool(tls, "tls")
         check_kind(access_key, str, "access_key")
         check_kind(secret_key, str, "secret_key")
@@ -436,13 +438,6 @@ def connect(
         secret_key=secret_key,
         tls=tls,
     )
-
-
-def _checked_invisible(invisible: Duration) -> int:
-    length_s = hidden_s(check_duration(invisible, "invisible"))
-    if not HIDDEN_S_MIN <= length_s <= HIDDEN_S_MAX:
-        raise InvalidArgumentError(f"invisible is {invisible!r}. Pass 10 seconds to 12 hours.")
-    return length_s
 
 
 def _sending(

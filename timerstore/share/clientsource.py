@@ -77,20 +77,16 @@ class ClientSource(RemoteSource):
             if told is None:
                 return [], self.limited
             run = ClientRun(self._link, self.settings.group, read_table(parts), told)
-            return self._tasks_or_none(told["topic"], run), False
+            try:
+                return self.tasks_of(told["topic"], run), False
+            except BaseException:  # nobody can tell the tags, say: they come again
+                run.give_back(range(len(run)))
+                raise
         except StoreClosedError as e:
             self.store.check_writable()
             log.warning("%s", e)
             self._link.closed.wait(_AGAIN_S)
             return [], False
-
-    def _tasks_or_none(self, topic: str, run: ClientRun) -> list[Task]:
-        """Return the tasks of what came; what nobody can tell the tags of comes again."""
-        try:
-            return self.tasks_of(topic, run)
-        except BaseException:
-            run.give_back(range(len(run)))
-            raise
 
     def close(self) -> None:
         """Do nothing: the owner keeps what was not acknowledged."""

@@ -245,8 +245,10 @@ class Door:
     def _refusal(self, hello: Header) -> TimerStoreError | None:
         """Return why somebody who speaks frames cannot be answered, or None."""
         if hello.get("protocol") != PROTOCOL:
+            from timerstore.version import __version__  # which takes a while to find out
+
             return NotAStoreError(
-                f"{self.path} is served by timerstore {_version()}, which speaks protocol "
+                f"{self.path} is served by timerstore {__version__}, which speaks protocol "
                 f"{PROTOCOL}, and this client speaks protocol {hello.get('protocol')!r}. Use the "
                 "same version of timerstore in both."
             )
@@ -392,15 +394,6 @@ class Door:
             if isinstance(ids, TimerIds) and len(ids):
                 header["tag"], columns = self.core.engine.store_tag, write_ids(ids)
             return header, columns
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("timerstore")
-    except PackageNotFoundError:
-        return "of an unknown version"
 
 
 def _dropped(error: BaseException) -> None:

@@ -308,11 +308,11 @@ def _due_array(
             f"{name} has the shape {array.shape}. Pass one time for all bodies, or an array of "
             f"{count}, one for each body."
         )
-    if name == "delay_ms":
-        if count and int(due_ms.max()) > DUE_MS_MAX:  # else the sum would overflow
+    if name == "delay_ms" and count:
+        longest_ms = int(due_ms.max())
+        if now_ms + longest_ms > DUE_MS_MAX:
             raise InvalidArgumentError(
-                f"{name} has {int(due_ms.max())}, which leads past the year 9999. "
-                "Pass shorter delays."
+                f"{name} has {longest_ms}, which leads past the year 9999. Pass shorter delays."
             )
         np.maximum(due_ms, DUE_MS_MIN - now_ms, out=due_ms)  # it was due long ago
         due_ms += now_ms
@@ -320,16 +320,11 @@ def _due_array(
         least_ms, most_ms = int(due_ms.min()), int(due_ms.max())
         if name == "at_ms":
             check_due_ms(least_ms, name)
-        elif most_ms > DUE_MS_MAX:
-            raise InvalidArgumentError(
-                f"{name} has {most_ms - now_ms}, which leads past the year 9999. "
-                "Pass shorter delays."
-            )
         check_due_ms(most_ms, name)
-        if max_delay_ms is not None and int(due_ms.max()) - now_ms > max_delay_ms:
+        if max_delay_ms is not None and most_ms - now_ms > max_delay_ms:
             raise InvalidArgumentError(
-                f"A timer is due in {int(due_ms.max()) - now_ms} ms, and max_delay_ms is "
-                f"{max_delay_ms}. Pass earlier times, or raise max_delay_ms."
+                f"A timer is due in {most_ms - now_ms} ms, and max_delay_ms is {max_delay_ms}. "
+                "Pass earlier times, or raise max_delay_ms."
             )
     return due_ms
 
@@ -457,12 +452,11 @@ class Binaries:
             values = _packed(values, what, wanted)
         if values.null_count:
             raise InvalidArgumentError(f"{what} contains nulls. Pass only {wanted}.")
-        if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
-            if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-                raise InvalidArgumentError(
-                    f"{what} is an Arrow array of {values.type}. Pass one of binary."
-                )
-        large = pa.types.is_large_binary(values.type) or pa.types.is_large_string(values.type)
+        large = values.type in (pa.large_binary(), pa.large_string())
+        if not large and values.type not in (pa.binary(), pa.string()):
+            raise InvalidArgumentError(
+                f"{what} is an Arrow array of {values.type}. Pass one of binary."
+            )
         self.owner = values
         self.pieces = arrow_read(values, large=large)
 

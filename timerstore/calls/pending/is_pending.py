@@ -41,7 +41,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, decode_message
 from timerstore.timelog.bytes.message import IDENTITY_OURS, MessageParts
 from timerstore.timelog.files.pinned import PinnedLog
-from timerstore.values.ids import Int64s, TimerId, TimerIds, format_id, parse_id
+from timerstore.values.ids import Int64s, TimerIds, format_id, parse_id
 from timerstore.values.kinds import check_name
 from timerstore.wheel import judge as pending
 from timerstore.wheel.judge import IN_MESSAGE
@@ -365,15 +365,14 @@ def parse(core: Core, ids: Sequence[str]) -> tuple[Int64s, Int64s]:
     """Return due times and offsets of ids that must be this store's."""
     tag = core.engine.store_tag
     if isinstance(ids, TimerIds):
-        parts: list[TimerId | None] = []
-        if ids._tag == tag:
-            return ids.due_ms, ids.offsets
-        raise unknown_timer(ids[0])
+        if ids._tag != tag:
+            raise unknown_timer(ids[0])
+        return ids.due_ms, ids.offsets
     due_ms, offsets = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
-    parts = [parse_id(each) for each in ids]
-    for i, part in enumerate(parts):
+    for i, id in enumerate(ids):
+        part = parse_id(id)
         if part is None or part.tag != tag:
-            raise unknown_timer(ids[i])
+            raise unknown_timer(id)
         due_ms[i], offsets[i] = part.due_ms, part.offset
     return due_ms, offsets
 
@@ -455,11 +454,11 @@ def _judge(core: Core, asked_ms: Int64s, asked: Int64s) -> Verdict:
 
 def is_foreign(core: Core, id: object) -> bool:
     """Tell whether an id can only be a broker's unique key."""
-    if (
-        not isinstance(id, str)
-        or not id
-        or any("\ud800" <= each < "\udc80" or (each > "\udcff" and each < "\ue000") for each in id)
-    ):
+    if not isinstance(id, str) or not id:
+        return False
+    try:
+        id.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
         return False  # no key at all
     part = parse_id(id)
     return part is None or part.tag != core.engine.store_tag
