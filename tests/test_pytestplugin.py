@@ -46,7 +46,7 @@ pytest.register_assert_rewrite("timerstore")  # as pytest does for each package 
 """
 TEST = """
 def test_it(timers):
-    import timerstore.wheel.place as module
+    import timerstore.wheel.timerwheel as module
     assert not type(module.__loader__).__module__.startswith("_pytest")
     assert timers.count() == 0
 """

@@ -14,7 +14,7 @@ from tests.sparse_copy import copy_tree
 from timerstore.core.readonlycore import PrivateDisk
 from timerstore.errors import NotAStoreError
 from timerstore.timelog.files import reader_end as reader_end_module
-from timerstore.timelog.files.identity import Sizes
+from timerstore.timelog.files.checkpoint import Sizes
 from timerstore.timelog.files.reader_end import Steady
 from timerstore.timelog.files.smallfile import At
 from timerstore.timelog.reading.reader import StoreReader

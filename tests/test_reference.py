@@ -13,7 +13,7 @@ from tests.markdown import ROOT, split_fences
 from tests.page_player import is_said
 from tests.rigs.program import python
 from tests.rigs.warm import Warm
-from timerstore.timelog.files.identity import SIZES
+from timerstore.timelog.files.checkpoint import SIZES
 
 REFERENCE = ROOT / "docs" / "reference"
 OWN_PAGES = {"Config", "Tuning"} | {

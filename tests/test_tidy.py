@@ -541,7 +541,7 @@ def test_bytes_are_borrowed_from_who_owns_them(what: str) -> None:
 
 MAPPED_BEFORE = {
     "timelog/writing/append.py",
-    "timelog/reading/columns.py",
+    "timelog/reading/scan.py",
 }
 """What is to be appended to was looked up before, and `SegmentedFile.trim` leaves it. Texts are
 copied out of a table of one's own."""

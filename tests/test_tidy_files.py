@@ -17,7 +17,7 @@ ROOMS: Final = (
     *("timerstore/watching/", "timerstore/validation/"),
     "timerstore/store/handover.py",
     *("timelog/files/segments.py", "timelog/files/reader_end.py"),
-    *("timelog/files/identity.py", "timelog/files/refuse_rocksdb.py"),
+    *("timelog/files/checkpoint.py", "timelog/files/refuse_rocksdb.py"),
     *("timerstore/copies/follow_status.py", "timerstore/copies/follower.py"),
     *(
         "timerstore/copies/backup.py",

@@ -116,7 +116,7 @@ GIVEN_OBJECTS = {
 
 
 def test_addresses_stay_in_the_compiler_s_corner() -> None:
-    """Everybody else has the array, or lends it to kernels: `timerstore/jit/lent.py`."""
+    """Everybody else has the array, or lends it to kernels: `timerstore/jit/mapping.py`."""
     outside = [path for path in OURS if "jit" not in path.parts]
     assert {shown(path) for path in outside if ADDRESS.search(path.read_text())} == GIVEN_OBJECTS
     bad = ["a.ctypes.data", "id(body) + 32", "view_bytes(at, 9)", "file.address", "r.block_address"]

@@ -37,12 +37,17 @@ from timerstore.timelog.files.segmenttable import (
     prefetch_message,
     segment_at,
 )
-from timerstore.timelog.reading.columns import LoggedParts, fill_parts
-from timerstore.timelog.reading.scan import LoggedMessages, ReadAs, fill_message, is_half_topic
+from timerstore.timelog.reading.scan import (
+    LoggedMessages,
+    LoggedParts,
+    ReadAs,
+    fill_message,
+    fill_parts,
+    is_half_topic,
+)
 from timerstore.timelog.writing.append import QueueTable
 from timerstore.timelog.writing.consumequeue import find_row
-from timerstore.wheel.cancelled import names_timer
-from timerstore.wheel.sets import map_get
+from timerstore.wheel.cancelled import map_get, names_timer
 
 # What a message at a place is; below 0: what is wrong with it, −status of `read_message`.
 PENDING: Final = 0
@@ -75,7 +80,7 @@ class Reading(NamedTuple):
     """How a store's messages are read, and what settles that some are not pending any more."""
 
     how: ReadAs
-    done: Words  # a map of `sets.py`: sources that have their copy
+    done: Words  # a map of `cancelled.py`: sources that have their copy
     done_count: int
     cancelled: Words  # the cancelled set's table; of length 0 if nothing was cancelled
     needs_rows: bool = False  # each pending timer's topic must have a row

@@ -33,7 +33,7 @@ from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.mapping import lazy_zeros
 from timerstore.jit.record import Words, record
 from timerstore.jit.system import release_words
-from timerstore.wheel.sets import place_among
+from timerstore.wheel.cancelled import place_among
 
 SPAN: Final = 8
 """Slots of which a ring holds timers at once, mostly."""
@@ -501,46 +501,3 @@ def _list_bucket(
                 count += 1
         chunk = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
     return count
-
-
-def check(near: NearWheel) -> None:
-    """Assert that every chunk is in only one list, and that the counts agree."""
-    used = near.used
-    assert 1 <= used <= len(near.chunks) // CHUNK_WORDS
-    seen = np.zeros(used, np.int64)
-    seen[NONE] = 1
-    chunks = near.chunks[: used * CHUNK_WORDS].reshape(used, CHUNK_WORDS)
-
-    def walk(chunk: int) -> list[int]:
-        listed = []
-        while chunk != NONE:
-            assert 0 <= chunk < used, "a chunk that was never taken"
-            assert seen[chunk] == 0, "a chunk is in two lists, or twice in one"
-            seen[chunk] = 1
-            listed.append(chunk)
-            chunk = int(chunks[chunk, CHUNK_NEXT])
-        return listed
-
-    def places(chunk: int) -> list[int]:
-        # Compiled, the helpers above have no wrapper that Python could call.
-        stop, start = divmod(int(chunks[chunk, CHUNK_RANGE]), 1 << 32)
-        assert 0 <= start < stop <= CHUNK_ENTRIES, "a chunk in a list is never empty"
-        entries = chunks[chunk, CHUNK_HEAD:].reshape(CHUNK_ENTRIES, ENTRY_WORDS)[start:stop]
-        return (entries[:, ENTRY_INFO] >> 8 & (SLOT_PLACES_MAX - 1)).tolist()
-
-    count = 0
-    remaining = np.zeros(len(near.waiting), np.int64)
-    for bucket in np.flatnonzero(near.head != NONE).tolist():
-        listed = walk(int(near.head[bucket]))
-        assert listed[-1] == near.tail[bucket], "the tail is not the last"
-        for chunk in listed:
-            for place in places(chunk):
-                remaining[place] += 1
-                count += 1
-    assert count == near.count
-    walk(near.free)
-    for place in np.flatnonzero(near.deletes != NONE).tolist():
-        for chunk in walk(int(near.deletes[place])):
-            assert set(places(chunk)) == {place}
-    assert (remaining == near.waiting).all(), "a slot counts other timers than wait"
-    assert seen.all(), "a chunk is lost"

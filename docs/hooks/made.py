@@ -25,7 +25,7 @@ from timerstore.metrics.table import GROUP_METRICS, STORE_METRICS, TOPIC_METRICS
 from timerstore.pipeline import DISTRIBUTION_RULES, TABLES
 from timerstore.pipeline.thresholds import DEFAULTS, NEVER
 from timerstore.tables import TABLES as STORE_TABLES
-from timerstore.timelog.files.identity import SIZES
+from timerstore.timelog.files.checkpoint import SIZES
 from timerstore.validation import RULES
 from timerstore.values.config import Config, Tuning
 

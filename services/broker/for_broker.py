@@ -32,8 +32,7 @@ from timerstore.services.damage.scrub import Scrub
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import TIMERS, remove_files, remove_mark
 from timerstore.services.looking.instant import capture_instant
-from timerstore.services.looking.read_pending import read_timers, reading_of
-from timerstore.services.looking.read_units import live_units
+from timerstore.services.looking.read_units import live_units, read_timers, reading_of
 from timerstore.services.looking.timer_places import DueOrder, join_places
 from timerstore.services.pipeline.enqueue_put import NewTimer, unit_in_slot
 from timerstore.timelog.bytes import format as fmt
@@ -57,8 +56,7 @@ from timerstore.timelog.files.segmenttable import (
 from timerstore.timelog.reading.pastdamage import Damage
 from timerstore.timelog.timerlog import TimerLog, append_unit, find_unit_room
 from timerstore.wheel import judge as pending
-from timerstore.wheel.place import Settings, place
-from timerstore.wheel.timerwheel import SlotArray, TimerWheel, link_unit, slot_last
+from timerstore.wheel.timerwheel import Settings, SlotArray, TimerWheel, link_unit, place, slot_last
 
 FOLDER: Final = "handover"
 _CHUNK_ROWS: Final = 65_536

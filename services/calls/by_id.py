@@ -15,18 +15,17 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.jit.actor import act_as
 from timerstore.jit.intrinsics import copy_bytes, get_i64, put_u8, view_bytes
 from timerstore.jit.kernel import caller_of, inlined, kernel_ahead
 from timerstore.jit.locks import Gate, gate_enter, gate_leave, lock_acquire, lock_release
 from timerstore.jit.numpylayout import TEXT_DATA_AT
 from timerstore.jit.objects import ascii_at, bytes_at, object_at
-from timerstore.jit.record import Bytes, Words, observe, record, record_at
+from timerstore.jit.record import Bytes, Words, act_as, observe, record, record_at
 from timerstore.jit.system import clock_ms
 from timerstore.services.calls.appending import DELETE_BODY
 from timerstore.services.calls.cancel import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED, is_ahead
 from timerstore.services.calls.first_puts import row_of_first_put
-from timerstore.services.looking.read_pending import (
+from timerstore.services.looking.read_units import (
     SPAN_BODY,
     SPAN_BORN_MS,
     SPAN_COLUMNS,
@@ -57,7 +56,7 @@ from timerstore.wheel.cancelled import (
     cancelled_has_room,
     cancelled_remove,
 )
-from timerstore.wheel.place import may_have_rolled
+from timerstore.wheel.timerwheel import may_have_rolled
 
 # What `get` says: NOT_JUDGED, or one of these.
 ID_CANCELLED: Final = -1  # and still ahead

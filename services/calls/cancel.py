@@ -17,10 +17,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.jit.actor import act_as
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.record import Bytes, Int8s, Words, observe
+from timerstore.jit.record import Bytes, Int8s, Words, act_as, observe
 from timerstore.services.calls.appending import DELETE_BODY, delete_template
 from timerstore.services.calls.first_puts import FirstPuts
 from timerstore.services.engine.engine import Engine
@@ -45,8 +44,8 @@ from timerstore.wheel.cancelled import (
     cancelled_has_room,
     cancelled_prefetch,
     cancelled_remove,
+    place_among,
 )
-from timerstore.wheel.sets import place_among
 
 Verdicts = np.ndarray[Any, np.dtype[np.int8]]
 

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
-from timerstore.jit.intrinsics import get_i32, get_i64, get_u8
+from timerstore.jit.intrinsics import bytes_are, get_i32, get_i64
 from timerstore.jit.kernel import inlined, kernel_ahead
-from timerstore.jit.record import Bytes, Words
+from timerstore.jit.record import Bytes, ReadBytes, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.floor import find_in
 from timerstore.services.world.world import World
@@ -127,24 +127,18 @@ _UNMAPPED: Final = -1
 
 
 @inlined
-def _ends_in(buf: Bytes, at: int, count: int, text: Words) -> bool:
+def _ends_in(buf: Bytes, at: int, count: int, text: ReadBytes) -> bool:
     """Tell whether `count` bytes of a message end in these characters."""
-    if count < len(text):
-        return False
-    at += count - len(text)
-    for i in range(len(text)):
-        if get_u8(buf, at + i) != text[i]:
-            return False
-    return True
+    return count >= len(text) and bytes_are(buf, at + count - len(text), text, 0, len(text))
 
 
 @kernel_ahead
 def find_id(
-    commitlog: SegmentTable, messages: Words, id: Words, found: MessageParts, start: int
+    commitlog: SegmentTable, messages: Words, id: ReadBytes, found: MessageParts, start: int
 ) -> int:
     """Return the first of some messages, from `start` on, that has an id, or deletes it; or n.
 
-    `messages`: int64[n], commit log offsets, any numbers. `id`: int64[32], its characters. `found`:
+    `messages`: int64[n], commit log offsets, any numbers. `id`: its characters. `found`:
     scratch. −1 − i if the segment of message i is not mapped. A message is believed only at its own
     offset; its CRC is not checked. O(n).
     """
@@ -171,7 +165,7 @@ def find_named(engine: Engine, messages: Words, id: str) -> Iterator[int]:
 
     `messages`: int64[n], commit log offsets. What is damaged, or was removed, is passed by.
     """
-    log, text = engine.commitlog, np.frombuffer(id.encode("ascii"), np.uint8).astype(np.int64)
+    log, text = engine.commitlog, np.frombuffer(id.encode("ascii"), np.uint8)
     found, at = MessageParts(), 0
     while at < len(messages):
         with log.reading() as table:

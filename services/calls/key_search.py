@@ -21,7 +21,15 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.jit.intrinsics import get_i32, get_i64, get_u8, prefetch, put_i32, view_bytes
+from timerstore.jit.intrinsics import (
+    bytes_are,
+    get_i32,
+    get_i64,
+    get_u8,
+    prefetch,
+    put_i32,
+    view_bytes,
+)
 from timerstore.jit.kernel import caller_of, inlined, kernel_ahead
 from timerstore.jit.objects import address_of
 from timerstore.jit.record import Bytes, Words, observe, record, record_at
@@ -34,7 +42,7 @@ from timerstore.timelog.writing.keyindex import (
     TIMERS_PREFIX,
     KeyIndex,
     entry_at,
-    index_some,
+    index_entries,
     key_code,
     pass_keyless,
     slot_at,
@@ -130,19 +138,8 @@ def _is_behind(world: World, index: KeyIndex, floor: int) -> bool:
     at = start % world.timer_queue.segment_bytes
     if at + left * fmt.ENTRY_BYTES > len(entries):
         return True
-    done = index_some(index, world.commitlog, entries, at, left, 0, floor)
+    done = index_entries(index, world.commitlog, entries, at, left, 0, floor)
     return done < left
-
-
-@inlined
-def _equals(buf: Bytes, at: int, count: int, other: Bytes) -> bool:
-    """Tell whether a text in a message is another one."""
-    if count != len(other):
-        return False
-    for i in range(count):
-        if get_u8(buf, at + i) != other[i]:
-            return False
-    return True
 
 
 @inlined
@@ -172,9 +169,11 @@ def _look(place: KeyPlace, message: int, in_level: bool, key: Bytes, topic: Byte
         slot = found.due_ms // world.settings.precision_ms
         if found.due_ms >= 0 and slot < index.new_passed:
             return _SETTLED
-    if not _equals(buf, found.keys_at, found.keys_bytes, key):
+    if found.keys_bytes != len(key) or found.real_topic_bytes != len(topic):
         return _OTHER
-    if not _equals(buf, found.real_topic_at, found.real_topic_bytes, topic):
+    if not bytes_are(buf, found.keys_at, key, 0, len(key)):
+        return _OTHER
+    if not bytes_are(buf, found.real_topic_at, topic, 0, len(topic)):
         return _OTHER
     place.state[ID_BYTES] = 0
     if found.key_bytes == fmt.KEY_DIGITS:

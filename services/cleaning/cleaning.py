@@ -32,12 +32,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError, TimerStoreError
-from timerstore.jit.actor import act_as, acting_as
 from timerstore.jit.guards import Guard
 from timerstore.jit.intrinsics import get_i64
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.locks import TurnLock, lock_acquire, lock_release
-from timerstore.jit.record import Words
+from timerstore.jit.record import Words, act_as, acting_as
 from timerstore.services.cleaning.pass_units import (
     NO_TARGET,
     Pass,

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.jit.actor import act_as
 from timerstore.jit.kernel import kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.record import Words
+from timerstore.jit.record import Words, act_as
 from timerstore.services.looking.read_units import own_maps, read_units
 from timerstore.services.looking.timer_places import say_leads
 from timerstore.services.pipeline.copying import read_source

@@ -90,7 +90,7 @@ def leave_uncounted(engine: Engine, messages: Words) -> None:
 def _is_filler(engine: Engine, message: int) -> bool:
     """Tell whether a salvage has put a message there in the place of what was lost.
 
-    An entry that leads to nothing points to its second byte (`recover_queues.py`).
+    An entry that leads to nothing points to its second byte (`recover_log.py`).
     """
     if message < 1:
         return False

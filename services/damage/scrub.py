@@ -16,11 +16,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
-from timerstore.jit.actor import step_as
 from timerstore.jit.intrinsics import touch_to_read
 from timerstore.jit.kernel import inlined, kernel_later
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.record import Words, exchange_word, publish
+from timerstore.jit.record import Words, exchange_word, publish, step_as
 from timerstore.services.damage.pass_by import queue_rows_of, wrong_entries
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES, TIMERS, WRONG_ENTRY_REASON

@@ -1,6 +1,5 @@
 """What makes durable what was written.
 
-flush.py           checkpoints
+flush.py           checkpoints; what a clean close leaves
 group_commit.py    many wait for one fsync
-clean_close.py     what is pending, and what was cancelled, as of a clean close
 """

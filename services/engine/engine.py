@@ -14,11 +14,10 @@ from typing import Final, TypeVar
 import numpy as np
 
 from timerstore.errors import InvalidArgumentError, NotAStoreError
-from timerstore.jit.actor import ALONE, acting_as
 from timerstore.jit.host import wake_event
 from timerstore.jit.kernel import kernel_ahead
-from timerstore.jit.lent import lend
-from timerstore.jit.record import Words, add_to_word
+from timerstore.jit.mapping import lend
+from timerstore.jit.record import ALONE, Words, acting_as, add_to_word
 from timerstore.services.engine.counter_file import CounterFile
 from timerstore.services.engine.first_pages import FirstPages
 from timerstore.services.engine.holds import Holds
@@ -56,11 +55,9 @@ from timerstore.timelog.writing.append import (
 )
 from timerstore.timelog.writing.consumequeue import TIMER_ROW, ConsumeQueues
 from timerstore.values.config import Config
-from timerstore.wheel.cancelled import CancelledTimers
+from timerstore.wheel.cancelled import CancelledTimers, new_table
 from timerstore.wheel.near import new_near_wheel
-from timerstore.wheel.place import Settings
-from timerstore.wheel.sets import new_table
-from timerstore.wheel.timerwheel import TimerWheel
+from timerstore.wheel.timerwheel import Settings, TimerWheel
 
 _MAPS_MIN: Final = 3 * 6
 """Of each log one that each service may be reading, cleaning too: with fewer, two of them would

@@ -21,11 +21,10 @@ from typing import Final
 import numpy as np
 
 from timerstore.errors import StoreFullError, TimerStoreError
-from timerstore.jit.actor import acting_as
 from timerstore.jit.intrinsics import get_i32, get_i64
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.mapping import PAGE_BYTES
-from timerstore.jit.record import Bytes, Rows
+from timerstore.jit.record import Bytes, Rows, acting_as
 from timerstore.jit.system import is_resident, nap_us, set_thread_name, set_timer_slack_us
 from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.services.world.state import PREFETCH, Prefetch, new_pages

@@ -26,8 +26,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError, TimerStoreError
-from timerstore.jit.lent import lend
 from timerstore.jit.locks import TurnLock
+from timerstore.jit.mapping import lend
 from timerstore.jit.record import read_only
 from timerstore.jit.system import set_thread_name
 from timerstore.services.world.background import BackgroundThread, Flag
@@ -46,8 +46,8 @@ from timerstore.timelog.writing.keyindex import (
     file_bytes,
     header_of,
     index_entries,
-    left_to_read,
     new_key_index,
+    pass_keyless,
 )
 
 log = logging.getLogger("timerstore")
@@ -169,7 +169,7 @@ class KeyFiles:
         if not self.is_used:
             return
         for queue, row in self._rows():
-            left_to_read(self.index, self._queues.table, queue, row)
+            pass_keyless(self.index, self._queues.table, queue, row)
         if not (self._files or self.index.cursor.sum() > MUCH):
             return
         rows = np.zeros(len(self._files), _FILE)
@@ -292,7 +292,7 @@ class KeyFiles:
         queues, first = self._queues, self._queues.first_index(row)
         if self.index.cursor[queue] < first:  # what is before was removed
             self.index.cursor[queue] = first
-        left = left_to_read(self.index, queues.table, queue, row)
+        left = pass_keyless(self.index, queues.table, queue, row)
         if left == 0:
             return
         at = int(self.index.cursor[queue])

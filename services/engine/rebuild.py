@@ -94,8 +94,6 @@ class Damage:
             return [asdict(place) for place in self.places]
 
 
-log = logging.getLogger("timerstore")
-
 MARK_FILE: Final = "config/rebuild.json"
 TIMERS: Final = "timer index"  # timer log and wheel
 QUEUES: Final = "consume queues"

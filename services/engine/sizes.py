@@ -19,15 +19,15 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.checkpoint import decode_checkpoint
-from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.identity import (
+from timerstore.timelog.files.checkpoint import (
     IDENTITY_FILE,
     SIZES,
     Identity,
+    decode_checkpoint,
     find_identity,
     write_identity,
 )
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.reading.reader import StoreReader
 from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.values.config import Config

@@ -2,6 +2,5 @@
 
 instant.py       one instant: cursors, with what judges the timers
 timer_places.py  where timers stood then: slots, queues, delay levels; in order of due time
-read_units.py    units in the order of the timer log, or slot by slot
-read_pending.py  messages of pending timers: in columns, as rows, their parts
+read_units.py    units in the log's order, or slot by slot; messages of pending timers
 """

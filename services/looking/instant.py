@@ -25,16 +25,20 @@ from timerstore.jit.record import Bytes, Rows, Words, record
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold
 from timerstore.services.world.floor import Floor
-from timerstore.services.world.rings import RING_COUNT, place_of, waiting_count
-from timerstore.services.world.state import PASS_COLUMNS, PASS_COUNT_MAX
+from timerstore.services.world.state import (
+    PASS_COLUMNS,
+    PASS_COUNT_MAX,
+    RING_COUNT,
+    place_of,
+    waiting_count,
+)
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.wheel.cancelled import copy_cancelled
 from timerstore.wheel.near import list_due, list_entries, slot_place
-from timerstore.wheel.place import ring_top
-from timerstore.wheel.timerwheel import next_used_slot, slot_last
+from timerstore.wheel.timerwheel import next_used_slot, ring_top, slot_last
 
 _SLACK: Final = 4_096
 _SLOTS_AT_FIRST: Final = 1_024

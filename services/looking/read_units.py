@@ -6,21 +6,33 @@ Behind it those of slots, newest first. Code that may go on past damage uses
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
-from timerstore.jit.record import Words
+from timerstore.jit.intrinsics import copy_bytes, get_i64
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.record import Bytes, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold
+from timerstore.services.looking.instant import Instant
 from timerstore.services.world.floor import read_floor
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import GOOD, MessageParts, is_plain, read_message
+from timerstore.timelog.bytes.text import get_hex_8, get_hex_12
 from timerstore.timelog.bytes.unit import NO_UNIT, WRONG_UNIT_REASON, Units
-from timerstore.timelog.files.pinned import PinnedLog
-from timerstore.timelog.files.segments import SegmentedFile
+from timerstore.timelog.files.segments import PinnedLog, SegmentedFile
+from timerstore.timelog.files.segmenttable import (
+    MESSAGES_AHEAD,
+    SegmentTable,
+    prefetch_message,
+    segment_at,
+)
 from timerstore.timelog.reading.reader import FEW_MAPS, ReadSegments
+from timerstore.timelog.reading.scan import LoggedMessages, LoggedParts, ReadAs
 from timerstore.timelog.timerlog import (
     CHUNK_ROWS,
     LANE_COUNT,
@@ -28,6 +40,19 @@ from timerstore.timelog.timerlog import (
     WALK_DONE,
     WALK_UNMAPPED,
     scan_units,
+)
+from timerstore.timelog.writing.append import QueueTable
+from timerstore.timelog.writing.consumequeue import find_row
+from timerstore.wheel import judge as pending
+from timerstore.wheel.judge import (
+    GONE,
+    IN_MESSAGE,
+    PENDING,
+    PendingRead,
+    PlacesRead,
+    Reading,
+    places_to_read,
+    read_places,
 )
 
 SCAN_UNITS: Final = 16_384
@@ -160,3 +185,181 @@ def chain_units(
         lane_count,
         (lambda offset: None) if hold is None else partial(hold.pass_missing, log),
     )
+
+
+# --- Reading the messages of pending timers into columns, whose segments are mapped on the way.
+
+T = TypeVar("T")
+
+
+def reading_of(engine: Engine, cancelled: Words, *, verify: bool = True) -> Reading:
+    """Return how messages of an open store are read if that may be cancelled."""
+    return Reading(
+        ReadAs(engine.store_tag, engine.precision_ms, engine.level_ms, verify),
+        done=engine.done,
+        done_count=int(engine.world.done.count),
+        cancelled=cancelled,
+    )
+
+
+def reading_all(engine: Engine) -> Reading:
+    """Return how messages are read if nothing is known to be done or cancelled."""
+    return reading_of(engine, np.zeros(0, np.int64))._replace(done_count=0)
+
+
+def read_timers(
+    engine: Engine, messages: Words, reading: Reading, due_ms: Words | int = IN_MESSAGE
+) -> PendingRead:
+    """Read the messages at timers' places, while no service runs. O(bytes).
+
+    `due_ms`: see `places_to_read`.
+    """
+    log, queues, found = engine.commitlog, engine.queues.table, MessageParts()
+    columns, done = places_to_read(messages, due_ms), 0
+    while True:
+        with log.reading() as table:
+            done = pending.read_pending(table, queues, reading, found, columns, done)
+        if done == len(messages):
+            return columns
+        message = int(messages[done])
+        if columns.verdict[done] == PENDING:  # its topic has no row yet
+            engine.row_of_message(message)
+        else:
+            log.readable(message // log.segment_bytes)
+
+
+def look_held(log: SegmentedFile, offset: int, hold: Hold, look: Callable[[], T]) -> T | None:
+    """Return what a look at a place finds that was captured under a hold.
+
+    None if it was done with before. Raises LapsedError if the hold has lapsed and the place is
+    gone, and what the look raises if the place is damaged.
+    """
+    try:
+        return look()
+    except CorruptStoreError:
+        if offset >= log.start:
+            raise
+        hold.pass_missing(log, offset)
+        return None
+
+
+# --- The pending timers of an open store, read as rows, chunk by chunk.
+
+CHUNK_MESSAGES: Final = 8_192
+
+
+def read_rows(
+    engine: Engine,
+    log: PinnedLog,
+    instant: Instant,
+    messages: Words,
+    due_ms: Words,
+    tell: Callable[[int], None],
+) -> Iterator[tuple[LoggedMessages, LoggedParts]]:
+    """Yield rows and parts of the timers among messages that were pending at an instant.
+
+    `messages`, `due_ms`: of `Places.in_log_order`, best in their order. The arrays are overwritten
+    by the next step, until which texts can be read by their places. `tell` is called with the
+    offset of each that is damaged, which is left out. Raises LapsedError. O(bytes).
+    """
+    reading = reading_of(engine, instant.cancelled)
+    rows, parts = LoggedMessages.room(CHUNK_MESSAGES), LoggedParts.room(CHUNK_MESSAGES)
+    verdicts = np.zeros(CHUNK_MESSAGES, np.int64)
+    into = PlacesRead(rows, parts, verdicts)
+    found, state = MessageParts(), np.zeros(1, np.int64)
+    for at in range(0, len(messages), CHUNK_MESSAGES):
+        message, level_due_ms = (each[at : at + CHUNK_MESSAGES] for each in (messages, due_ms))
+        log.pin(message)
+        state[0] = 0
+        given = log.table, message, level_due_ms, reading, into, found, state
+        while read_places(*given) >= 0:
+            instant.snapshot.hold.pass_missing(engine.commitlog, int(message[state[0]]))
+            verdicts[state[0]] = GONE
+            state[0] += 1
+        for offset in message[verdicts[: len(message)] < 0].tolist():
+            tell(offset)
+        pending = verdicts[: len(message)] == PENDING
+        if pending.all():
+            yield rows[: len(message)], parts[: len(message)]
+        else:
+            yield rows[: len(message)][pending], parts[: len(message)][pending]
+
+
+# --- Where the parts of a pending timer's message lie, so that Python can cut them out.
+
+# Where a message's parts begin and end in its segment.
+SPAN_STATUS: Final = 0  # what `read_message` says of it; −1 if it is not mapped
+SPAN_BODY: Final = 1
+SPAN_BODY_END: Final = 2
+SPAN_PROPERTIES: Final = 3
+SPAN_PROPERTIES_END: Final = 4
+SPAN_BORN_MS: Final = 5
+SPAN_ROW: Final = 6  # of its real topic's queue; −1: its properties have to be looked at
+SPAN_KEY: Final = 7  # in a row: the user's key, −1 for none
+SPAN_KEY_END: Final = 8
+SPAN_TAG: Final = 9
+SPAN_TAG_END: Final = 10
+SPAN_COLUMNS: Final = 11
+
+
+@inlined
+def _is_hex(buf: Bytes, at: int) -> bool:
+    """Tell whether the 32 bytes of an id are hex digits, each a letter by itself."""
+    return (
+        get_hex_12(buf, at) >= 0 and get_hex_12(buf, at + 12) >= 0 and get_hex_8(buf, at + 24) >= 0
+    )
+
+
+@inlined
+def note_parts(
+    buf: Bytes, at: int, found: MessageParts, row: int, parts: Words, first: int
+) -> None:
+    """Note where the parts of a message that was read at `at` lie, from `parts[first]` on.
+
+    `row`: of its real topic's queue.
+    """
+    parts[first + SPAN_BODY] = found.body_at
+    parts[first + SPAN_BODY_END] = found.body_at + found.body_bytes
+    parts[first + SPAN_PROPERTIES] = found.properties_at
+    parts[first + SPAN_PROPERTIES_END] = found.properties_at + found.properties_bytes
+    parts[first + SPAN_BORN_MS] = get_i64(buf, at + fmt.MESSAGE_BORN_AT)
+    parts[first + SPAN_ROW] = -1
+    if is_plain(buf, found) and _is_hex(buf, found.key_at):
+        parts[first + SPAN_ROW] = row
+        parts[first + SPAN_KEY] = found.keys_at
+        parts[first + SPAN_KEY_END] = found.keys_at + found.keys_bytes
+        parts[first + SPAN_TAG] = found.tags_at
+        parts[first + SPAN_TAG_END] = found.tags_at + found.tags_bytes
+
+
+@kernel_ahead
+def find_timer_parts(
+    commitlog: SegmentTable,
+    queues: QueueTable,
+    messages: Words,
+    found: MessageParts,
+    parts: Words,
+    ids: Bytes,
+) -> int:
+    """Fill where each message's parts lie: int64[n * SPAN_COLUMNS]. O(bytes).
+
+    `ids`: uint8[n * 32], written if SPAN_ROW is not −1: the timer's id.
+    """
+    for i in range(len(messages)):
+        if i + MESSAGES_AHEAD < len(messages):
+            prefetch_message(commitlog, messages[i + MESSAGES_AHEAD])
+        buf = segment_at(commitlog, messages[i])
+        at = messages[i] % commitlog.segment_bytes
+        first = i * SPAN_COLUMNS
+        parts[first + SPAN_STATUS] = -1
+        if len(buf) == 0:
+            continue
+        parts[first + SPAN_STATUS] = read_message(buf, at, messages[i], found, True)
+        if parts[first + SPAN_STATUS] == GOOD:
+            topic_at, topic_bytes, row = found.real_topic_at, found.real_topic_bytes, -1
+            if topic_bytes >= 0:
+                row = find_row(queues, buf, topic_at, topic_bytes, max(0, found.real_queue))
+            note_parts(buf, at, found, row, parts, first)
+            if parts[first + SPAN_ROW] >= 0:
+                copy_bytes(ids, i * fmt.KEY_DIGITS, buf, found.key_at, fmt.KEY_DIGITS)
+    return len(messages)

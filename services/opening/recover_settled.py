@@ -9,10 +9,9 @@ import numpy as np
 
 from timerstore.jit.kernel import kernel_later
 from timerstore.jit.record import Rows, Words
-from timerstore.services.durable.clean_close import read_cancelled
+from timerstore.services.durable.flush import read_cancelled
 from timerstore.services.engine.engine import Engine
-from timerstore.services.looking.read_pending import read_timers, reading_all
-from timerstore.services.looking.read_units import all_units, live_units
+from timerstore.services.looking.read_units import all_units, live_units, read_timers, reading_all
 from timerstore.services.looking.timer_places import still_wait
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
@@ -20,8 +19,7 @@ from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.files.checkpoint import Stamp, TimerCheckpoint
 from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.wheel import judge as pending
-from timerstore.wheel.cancelled import are_of_level
-from timerstore.wheel.sets import map_get, map_put_all, new_table
+from timerstore.wheel.cancelled import are_of_level, map_get, map_put_all, new_table
 
 
 def drop_before(

@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple
 
 from timerstore.jit.intrinsics import get_i32, get_i64, load_acquire, view_bytes
 from timerstore.jit.kernel import inlined, inlined_view
-from timerstore.jit.lent import lent_bytes
 from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.mapping import lent_bytes
 from timerstore.jit.record import Bytes, observe
 from timerstore.jit.system import clock_ms
 from timerstore.services.pipeline.copying import (

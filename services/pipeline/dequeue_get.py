@@ -18,7 +18,7 @@ How rolls hop (`tests/models/rules_model.py` has each rule with a wrong variant)
   checkpoint until the read cursor has passed all that was claimed when it was captured.
 - A hop's unit is linked in the hold of wheel in which the roll is taken from its slot, so the read
   cursor passes a slot only once every hop from it has its unit.
-- The new slot is behind all that is claimed (`wheel/place.py`). There is always room for it: a
+- The new slot is behind all that is claimed (`wheel/timerwheel.py`). There is always room for it: a
   window is at least 60 slots shorter than the wheel, and no more than half of that is claimed.
 - A hop reads no message if the unit says in which second its timer is due. A broker's roll, one of
   the year 2106 or later, and one in a store with very short hops do not say it.
@@ -37,8 +37,13 @@ from timerstore.services.pipeline.enqueue_put import has_unit_room, write_unit
 from timerstore.services.world import needs
 from timerstore.services.world.claims import claim_last, jump, owed_stop, ring_stop
 from timerstore.services.world.floor import find_in, is_superseded
-from timerstore.services.world.rings import RING_COUNT, place_of, waiting_count
-from timerstore.services.world.state import note_walked, tell_need
+from timerstore.services.world.state import (
+    RING_COUNT,
+    note_walked,
+    place_of,
+    tell_need,
+    waiting_count,
+)
 from timerstore.services.world.world import READ_UNITS, World, count_stage
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, exact_due_ms, read_message
@@ -78,8 +83,7 @@ from timerstore.wheel.near import (
     ring_count,
     slot_place,
 )
-from timerstore.wheel.place import place
-from timerstore.wheel.timerwheel import slot_last
+from timerstore.wheel.timerwheel import place, slot_last
 
 CLAIM_UNITS: Final = 2_048
 """Units that one step walks at most: near is held for tens of microseconds."""

@@ -32,7 +32,7 @@ from timerstore.services.pipeline.copying import (
     touch_message,
 )
 from timerstore.services.world.needs import LOST
-from timerstore.services.world.rings import place_of, waiting_count
+from timerstore.services.world.state import place_of, waiting_count
 from timerstore.services.world.world import READ_MESSAGES, World, count_stage, note_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (

@@ -10,31 +10,32 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.jit.intrinsics import get_i32, get_i64, get_u8, load_acquire
+from timerstore.jit.intrinsics import get_i32, get_i64, load_acquire
 from timerstore.jit.kernel import inlined
 from timerstore.jit.record import Bytes, publish
 from timerstore.services.world import needs
-from timerstore.services.world.rings import (
+from timerstore.services.world.state import (
+    INFO_UNLINKED,
     KIND_DELETE,
     KIND_TIMER,
     KIND_UNREADABLE,
     RING_COUNT,
     place_of,
+    tell_need,
     waiting_count,
 )
-from timerstore.services.world.state import INFO_UNLINKED, tell_need
 from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
     BAD_PARTS,
     GOOD,
-    MessageParts,
     exact_due_ms,
     identify_target,
     java_hash,
     read_message,
 )
 from timerstore.timelog.files.segmenttable import segment_at
+from timerstore.timelog.reading.scan import stands_there
 from timerstore.timelog.writing.append import (
     TOLD_COLUMNS,
     TOLD_COUNT,
@@ -43,7 +44,7 @@ from timerstore.timelog.writing.append import (
     TOLD_MESSAGE,
     TOLD_SIZE_HASH,
 )
-from timerstore.wheel.place import CHECKING
+from timerstore.wheel.timerwheel import CHECKING
 
 BATCH_COUNT: Final = 512
 _TIMER_TOPIC = np.frombuffer(fmt.TIMER_TOPIC, np.uint8).copy()
@@ -113,7 +114,8 @@ def _take_read(world: World, buf: Bytes, message: int, size: int, index: int) ->
         verify = world.settings.recovering == CHECKING
         status = read_message(buf, position, message, found, verify)
     sound = status == GOOD and found.size == size and found.due_ms >= 0
-    sound = sound and found.real_topic_bytes >= 0 and _is_of_entry(buf, found, message, index)
+    sound = sound and found.real_topic_bytes >= 0
+    sound = sound and stands_there(buf, position, found, _TIMER_TOPIC, 0, index)
     if not sound:
         if world.enqueue_get.lost_index != index or mine.lost_count > 0:
             return False
@@ -147,22 +149,3 @@ def _hand_on(
     ring.due_ms[at] = due_ms
     ring.topic_hash[at] = topic_hash
     publish(ring.ends, "tail", tail + 1)
-
-
-@inlined
-def _is_of_entry(buf: Bytes, found: MessageParts, message: int, index: int) -> bool:
-    """Tell whether a message that was read is the one that stands at `index` of the timer queue."""
-    at = found.at
-    if get_i64(buf, at + fmt.MESSAGE_OFFSET_AT) != message:
-        return False
-    if (
-        get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT) != index
-        or get_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT) != 0
-    ):
-        return False
-    if found.topic_bytes != len(_TIMER_TOPIC):
-        return False
-    for i in range(len(_TIMER_TOPIC)):
-        if get_u8(buf, found.topic_at + i) != _TIMER_TOPIC[i]:
-            return False
-    return True

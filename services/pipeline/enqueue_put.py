@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from timerstore.jit.actor import ALONE, act_as
 from timerstore.jit.intrinsics import get_i64, prefetch
 from timerstore.jit.kernel import inlined, inlined_always
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.record import publish
+from timerstore.jit.record import ALONE, act_as, publish
 from timerstore.services.world.floor import find_in
 from timerstore.services.world.needs import CANCELLED_ROOM, TIMERLOG_SEGMENT
-from timerstore.services.world.rings import (
+from timerstore.services.world.state import (
     KIND_DELETE,
     KIND_UNREADABLE,
     RING_COUNT,
+    ServiceThread,
     place_of,
+    tell_need,
     waiting_count,
 )
-from timerstore.services.world.state import ServiceThread, tell_need
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NewUnit, unit_change
@@ -31,8 +31,7 @@ from timerstore.timelog.files.segmenttable import TABLE_LENGTH
 from timerstore.timelog.timerlog import append_unit, find_unit_room
 from timerstore.wheel.cancelled import cancelled_add, cancelled_has_room, is_of_level
 from timerstore.wheel.near import slot_place
-from timerstore.wheel.place import Settings, place, ring_top
-from timerstore.wheel.timerwheel import link_unit, slot_at, slot_last
+from timerstore.wheel.timerwheel import Settings, link_unit, place, ring_top, slot_at, slot_last
 
 # --- Linking: writes a unit at the timer log's end, as the last one of its slot.
 #

@@ -33,11 +33,10 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.jit.actor import act_as, acting_as
 from timerstore.jit.intrinsics import get_i32, get_i64
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.mapping import PAGE_BYTES
-from timerstore.jit.record import Bytes, Words, observe
+from timerstore.jit.record import Bytes, Words, act_as, acting_as, observe
 from timerstore.jit.system import (
     is_resident,
     nap_us,

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Final
 
 from timerstore.errors import CorruptStoreError, StoreFullError
-from timerstore.jit.actor import acting_as
 from timerstore.jit.guards import Lock
 from timerstore.jit.host import wake_event
+from timerstore.jit.record import acting_as
 from timerstore.jit.system import set_thread_name, set_timer_slack_us
 from timerstore.services.damage.pass_by import find_level_message, find_timer_message, pass_lost
 from timerstore.services.damage.scrub import leave_slot, scan_slots

@@ -19,11 +19,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from timerstore.jit.actor import step_as
 from timerstore.jit.intrinsics import exchange, load_acquire
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.record import Words, add_to_word, exchange_word, observe, publish
+from timerstore.jit.record import Words, add_to_word, exchange_word, observe, publish, step_as
 from timerstore.jit.system import (
     clock_ms,
     clock_ns,
@@ -40,13 +39,14 @@ from timerstore.services.pipeline.enqueue_get import enqueue_get
 from timerstore.services.pipeline.enqueue_put import enqueue_put
 from timerstore.services.world.claims import LEAD, can_claim, reach_slots
 from timerstore.services.world.needs import NOTHING
-from timerstore.services.world.rings import RING_COUNT, waiting_count
 from timerstore.services.world.state import (
     DELIVER_LEVELS,
     DEQUEUE_GET,
     DEQUEUE_PUT,
     ENQUEUE_GET,
     ENQUEUE_PUT,
+    RING_COUNT,
+    waiting_count,
 )
 from timerstore.services.world.world import (
     NO_WAITER,
@@ -399,8 +399,3 @@ def _next_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
         slot = next_used_slot(world.wheel, claimed, last_slot)
         stop_ms = min(stop_ms, (slot - LEAD) * precision)
     return max(now_ms + 1, stop_ms)
-
-
-def step(world: World, service: int, now_ms: int) -> int:
-    """Run one step of one service; return the work done. See its need afterwards."""
-    return int(run(world, service, service, now_ms, ONE_STEP))

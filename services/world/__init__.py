@@ -1,8 +1,7 @@
 """What all services share: the arrays of an open store, its clock, the words they wait by.
 
     world.py         all shared arrays of a store; stages; waking enqueue-get
-    rings.py         the queues between them
-    state.py         what only one service writes; the arrays of the delay levels
+    state.py         what only one service writes; the queues between them; the delay levels
     needs.py         what services ask Python for
     claims.py        how far slots are claimed, what of them is owed, how cursors jump
     floor.py         which units are superseded by cleaning

@@ -24,12 +24,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from timerstore.jit.actor import act_as
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.record import observe, publish
-from timerstore.services.world.rings import waiting_count
-from timerstore.services.world.state import DEQUEUE_PUT
+from timerstore.jit.record import act_as, observe, publish
+from timerstore.services.world.state import DEQUEUE_PUT, waiting_count
 from timerstore.services.world.world import World
 from timerstore.wheel.near import OWED, SPAN
 from timerstore.wheel.timerwheel import next_used_slot

@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from timerstore.jit.kernel import inlined, kernel_ahead
-from timerstore.jit.lent import lent_words
+from timerstore.jit.mapping import lent_words
 from timerstore.jit.record import Flags, Words
 from timerstore.services.world.state import (
     PASS_COLUMNS,
@@ -31,7 +31,7 @@ from timerstore.services.world.state import (
 )
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes.unit import Units
-from timerstore.wheel.sets import map_get
+from timerstore.wheel.cancelled import map_get
 
 
 @inlined

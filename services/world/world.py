@@ -8,7 +8,7 @@ Four of the services form a pipeline, the fifth stands beside it. Each has a thr
             dequeue-get → [dequeue ring] → dequeue-put → commit log
     queues of the delay levels → deliver-levels → commit log
 
-The queues between them are rings, see `rings.py`. A full one makes its producer stop; that is the
+The queues between them are rings, see `state.py`. A full one makes its producer stop; that is the
 flow control.
 """
 
@@ -18,21 +18,11 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.jit.actor import CALLER
 from timerstore.jit.kernel import inlined
-from timerstore.jit.lent import new_lent
 from timerstore.jit.locks import new_lock
-from timerstore.jit.record import Words, add_to_word, exchange_word, own, record
+from timerstore.jit.mapping import new_lent
+from timerstore.jit.record import CALLER, Words, add_to_word, exchange_word, own, record
 from timerstore.jit.system import wake
-from timerstore.services.world.rings import (
-    RING_COUNT,
-    DequeueRing,
-    EnqueueRing,
-    LateRing,
-    new_dequeue_ring,
-    new_enqueue_ring,
-    new_late_ring,
-)
 from timerstore.services.world.state import (
     CANCEL,
     CLEANING,
@@ -47,6 +37,7 @@ from timerstore.services.world.state import (
     PASS_COLUMNS,
     PASS_COUNT_MAX,
     PREFETCH,
+    RING_COUNT,
     SERVICE_NAMES,
     Callers,
     Cleaning,
@@ -54,13 +45,19 @@ from timerstore.services.world.state import (
     DeliverLevels,
     DequeueGet,
     DequeuePut,
+    DequeueRing,
     EnqueueGet,
     EnqueuePut,
+    EnqueueRing,
+    LateRing,
     LevelTable,
     OffsetMap,
     Prefetch,
     ServiceThread,
     Wakeups,
+    new_dequeue_ring,
+    new_enqueue_ring,
+    new_late_ring,
     new_pages,
     new_prefetch,
     new_thread,
@@ -69,8 +66,7 @@ from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, QueueTable, Stage, new_stage
 from timerstore.wheel.cancelled import CancelledSet
 from timerstore.wheel.near import NearWheel
-from timerstore.wheel.place import Settings
-from timerstore.wheel.timerwheel import SlotArray
+from timerstore.wheel.timerwheel import Settings, SlotArray
 
 # --- Stages: what each part of the services' work takes, counted by the thread that does it.
 #

@@ -22,7 +22,7 @@ from timerstore.copies.catalog import (
     unpack_whole,
 )
 from timerstore.errors import CorruptStoreError
-from timerstore.timelog.bytes.crcparts import crc_of, joined
+from timerstore.jit.crc import crc_of, joined
 
 SEED = 0xC0FFEE
 """What the checksums of a chain begin with."""

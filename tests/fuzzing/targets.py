@@ -39,10 +39,11 @@ from timerstore.timelog.files.checkpoint import (
     LevelOffsetFile,
     Stamp,
     decode_checkpoint,
+    decode_identity,
+    parse_identity,
     read_derived,
 )
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.identity import decode_identity, parse_identity
 from timerstore.timelog.files.jsonfile import read_json, understood
 from timerstore.timelog.reading.scan import LoggedMessages, LogPlace, ReadAs, scan_commitlog
 from timerstore.timelog.reading.units import EVERY_UNIT, read_units

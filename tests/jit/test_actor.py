@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from tests.kernels import kernel
-from timerstore.jit.actor import ALONE, CALLER, act_as, acting_as, actor, may_write
 from timerstore.jit.kernel import INTERPRETED
+from timerstore.jit.record import ALONE, CALLER, act_as, acting_as, actor, may_write
 
 
 @kernel

@@ -9,8 +9,8 @@ import pytest
 from tests.kernels import kernel
 from timerstore.jit.intrinsics import compare_exchange, fetch_add, load_acquire, store_release
 from timerstore.jit.kernel import INTERPRETED, Kernel
-from timerstore.jit.lent import publish_at
 from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.mapping import publish_at
 from timerstore.jit.record import Bytes, Words, add_to_word, exchange_word, observe, publish, record
 from timerstore.timelog.files.segmenttable import leave
 
@@ -42,8 +42,8 @@ if not INTERPRETED:
     import llvmlite.binding as llvm
 
     from timerstore.jit import codegen, crcfold
-    from timerstore.jit.building import compiled
     from timerstore.jit.guards import apart
+    from timerstore.jit.linking import compiled
 
     class Arm:
         """In the place of a target machine: it makes assembly, for ARM."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.kernels import kernel
 from timerstore.jit.kernel import INTERPRETED
-from timerstore.jit.lent import is_lent, lend, lent_bytes, lent_words, new_lent
+from timerstore.jit.mapping import is_lent, lend, lent_bytes, lent_words, new_lent
 
 
 @kernel

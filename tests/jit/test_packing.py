@@ -17,8 +17,8 @@ from tests.rigs.program import ended
 from timerstore.jit import numpylayout, packaged
 from timerstore.jit.cachefolder import FOLDER
 from timerstore.jit.kernel import INTERPRETED, LOADED_AHEAD, LOADED_LATER
+from timerstore.jit.loading import named_by
 from timerstore.jit.packaged import LEVEL_OF, level_here
-from timerstore.jit.stamp import named_by
 
 PACKAGE = Path(timerstore.__file__).parent
 UNCOMPILED = shutil.ignore_patterns("__pycache__", "kernels")

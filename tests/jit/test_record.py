@@ -8,15 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernels import kernel
-from timerstore.jit.actor import ALONE, acting_as
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.jit.record import (
+    ALONE,
     LINE,
     SHARED,
     Bytes,
     Int32s,
     NotTheOwnerError,
     Words,
+    acting_as,
     add_to_word,
     exchange_word,
     observe,

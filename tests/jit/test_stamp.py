@@ -8,7 +8,7 @@ from types import ModuleType
 
 from tests.rigs.program import python
 from timerstore.jit.kernel import INTERPRETED
-from timerstore.jit.stamp import stamp_of
+from timerstore.jit.loading import stamp_of
 
 SOURCE = """
 import numpy as np
@@ -135,7 +135,7 @@ if not INTERPRETED:
 
 def test_it_is_the_same_in_every_process() -> None:
     code = (
-        "from timerstore.jit.stamp import stamp_of;"
+        "from timerstore.jit.loading import stamp_of;"
         "from timerstore.services.running.steps import run;"
         "print(stamp_of(run))"
     )

@@ -24,6 +24,7 @@ from tests.models.archive import KeptPowerDisk
 from tests.models.ledger import read_ledger
 from tests.rigs.baton import Baton, attached
 from tests.small_store import small
+from tests.wheel_checks import check_cancelled, check_near
 from timerstore import TimerStore, TooLateError
 from timerstore.services.running.steps import IDLE_MS_MAX
 from timerstore.services.world.claims import FIRST_COUNT
@@ -31,7 +32,6 @@ from timerstore.services.world.state import CLAMP_SLACK_MS
 from timerstore.testing.ledger import Ledger, Root, check_store
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import MappedFile
-from timerstore.wheel import near
 
 SLOT_MS = 100
 START_MS = 1_800_000_000_000
@@ -395,7 +395,7 @@ class Player:
 
     def check_nothing_is_due(self) -> None:
         """All sleep: so no timer may be due, unless somebody looks again within a millisecond."""
-        near.check(self.store.core.engine.near)
+        check_near(self.store.core.engine.near)
         now_ms, ends = self.baton.now_ms, [task.until_ms for task in self.baton.tasks]
         if any(until_ms is not None and until_ms <= self.baton.steady_ms + 1 for until_ms in ends):
             return
@@ -426,9 +426,9 @@ class Player:
                 check(roots[root.replaces].deleted, "both times of a reschedule hold")
         engine = store.core.engine
         check(store.count() == 0, "the count is wrong")
-        engine.cancelled.check()
+        check_cancelled(engine.cancelled)
         check(engine.cancelled.set.count == 0, "an entry stays in the cancelled set")
-        near.check(engine.near)
+        check_near(engine.near)
 
 
 def is_of_level(id: str) -> bool:

@@ -145,7 +145,7 @@ def test_hashes_are_java_s() -> None:
 
 @given(st.integers(1, 60), st.integers(3, 12))
 def test_hops(hops: int, window: int) -> None:
-    """Step by step, as `wheel/place.py` puts a timer down again."""
+    """Step by step, as `wheel/timerwheel.py` puts a timer down again."""
     hop = window - 1
     left, count = hops * hop, 0
     while left > 0:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tests.kernels import kernel
 from timerstore import TimerStore
-from timerstore.jit.actor import acting_as
+from timerstore.jit.record import acting_as
 from timerstore.services.world.state import ENQUEUE_PUT
 from timerstore.services.world.world import World
 from timerstore.tables import read_table

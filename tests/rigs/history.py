@@ -12,12 +12,12 @@ from pathlib import Path
 
 from tests.models.archive import KeptPowerDisk
 from tests.models.ledger import read_ledger, read_messages
+from tests.services.alone import step
+from tests.wheel_checks import check_cancelled
 from timerstore import Config, ManualClock, TimerStore, TooLateError, Tuning
 from timerstore.services.running.runner import provide
-from timerstore.services.running.steps import step
 from timerstore.services.world import needs
-from timerstore.services.world.rings import waiting_places
-from timerstore.services.world.state import DEQUEUE_PUT, ENQUEUE_GET
+from timerstore.services.world.state import DEQUEUE_PUT, ENQUEUE_GET, waiting_places
 from timerstore.testing.disk import PowerCutError
 from timerstore.testing.ledger import Ledger, Root, check_store
 from timerstore.timelog.bytes import format as fmt
@@ -342,6 +342,6 @@ class History(Acts):
             if root.replaces is not None:
                 assert roots[root.replaces].deleted, "both times of a reschedule hold"
         assert self.store.count() == 0
-        self.store.core.engine.cancelled.check()
+        check_cancelled(self.store.core.engine.cancelled)
         assert self.store.core.engine.cancelled.set.count == 0
         self.store.close()

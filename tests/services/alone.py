@@ -15,19 +15,22 @@ import numpy as np
 from tests import naive
 from tests.kernels import kernel
 from tests.small_store import small
+from tests.wheel_checks import check_cancelled, check_near
 from timerstore import ManualClock
-from timerstore.jit.actor import ALONE, acting_as
-from timerstore.jit.lent import lend
+from timerstore.jit.mapping import lend
+from timerstore.jit.record import ALONE, acting_as
 from timerstore.services.engine.engine import Engine
 from timerstore.services.running.runner import provide
-from timerstore.services.running.steps import step
-from timerstore.services.world import needs, rings, state
+from timerstore.services.running.steps import ONE_STEP, run
+from timerstore.services.world import needs, state
+from timerstore.services.world.world import World
 from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.segments import SegmentedFile
-from timerstore.wheel import near, sets
+from timerstore.wheel import cancelled as sets
+from timerstore.wheel import near
 from timerstore.wheel.cancelled import CancelledSet, CancelledTimers, cancelled_remove
 from timerstore.wheel.timerwheel import Slot
 
@@ -43,15 +46,15 @@ CONFIG = small(
     near_count_max=1 << 14,
     delay_levels="1s 5s 1m",
 )
-RING_COUNT = rings.RING_COUNT
+RING_COUNT = state.RING_COUNT
 ENQUEUE_GET, ENQUEUE_PUT = state.ENQUEUE_GET, state.ENQUEUE_PUT
 DEQUEUE_GET, DEQUEUE_PUT = state.DEQUEUE_GET, state.DEQUEUE_PUT
 DELIVER_LEVELS = state.DELIVER_LEVELS
 
 RINGS = {
-    "enqueue": rings.EnqueueRing,
-    "late": rings.LateRing,
-    "dequeue": rings.DequeueRing,
+    "enqueue": state.EnqueueRing,
+    "late": state.LateRing,
+    "dequeue": state.DequeueRing,
 }
 CURSORS = {
     "recovering": "settings.recovering",
@@ -113,6 +116,11 @@ def forget_cancelled(timers: CancelledTimers, high: int, low: int) -> bool:
     """Have an identity leave the cancelled set, held or not; was it there?"""
     with acting_as(ALONE):
         return bool(_remove(timers.set, high, low))
+
+
+def step(world: World, service: int, now_ms: int) -> int:
+    """Run one step of one service; return the work done. See its need afterwards."""
+    return int(run(world, service, service, now_ms, ONE_STEP))
 
 
 class Alone:
@@ -250,7 +258,7 @@ class Alone:
 
     def near_messages(self) -> list[tuple[int, int]]:
         """(due time, message) of all that waits in the near wheel's buckets, in no order."""
-        near.check(self.engine.near)
+        check_near(self.engine.near)
         due_ms, messages = near_entries(self.engine.near)
         return sorted(zip(due_ms.tolist(), messages.tolist(), strict=True))
 
@@ -260,8 +268,8 @@ class Alone:
         """Let an empty ring's next entry be the one with this number."""
         self._ends(ring).head = self._ends(ring).tail = at
 
-    def _ends(self, ring: str) -> rings.Ends:
-        ends: rings.Ends = getattr(self.engine.world, f"{ring}_ring").ends
+    def _ends(self, ring: str) -> state.Ends:
+        ends: state.Ends = getattr(self.engine.world, f"{ring}_ring").ends
         return ends
 
     def _columns(self, ring: str) -> list[Any]:
@@ -305,7 +313,7 @@ class Alone:
 
     def cancelled(self) -> set[tuple[int, int]]:
         """The entries of the cancelled set, whose counts agree."""
-        self.engine.cancelled.check()
+        check_cancelled(self.engine.cancelled)
         table = self.engine.cancelled.table.reshape(-1, sets.SET_ENTRY_WORDS)
         return {(int(high), int(low)) for high, low in table.tolist() if high or low}
 

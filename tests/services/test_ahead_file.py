@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from timerstore import Config, ManualClock, TimerStore, Tuning
-from timerstore.services.durable import clean_close
+from timerstore.services.durable import flush
 from timerstore.services.opening import recovery
 from timerstore.timelog.files.checkpoint import AHEAD_FILE, Stamp, read_derived, write_derived
 from timerstore.timelog.files.disk import Disk
@@ -62,7 +62,7 @@ def changed(data: bytes, number: int, change: Any) -> bytes:
         file = Path(folder) / "f"
         file.write_bytes(data)
         stamp = Stamp(*np.frombuffer(data, "<i8", 3, 16).tolist())
-        arrays = read_derived(Disk(), file, stamp, clean_close._ROW, clean_close._BUCKET)
+        arrays = read_derived(Disk(), file, stamp, flush._ROW, flush._BUCKET)
         assert arrays is not None
         arrays[number] = arrays[number].copy()
         write_derived(
@@ -81,7 +81,7 @@ def with_first(name: str, value: Any) -> Any:
     return change
 
 
-PATH = np.frombuffer(b"../a".ljust(clean_close._ROW["name"].itemsize, b"\0"), np.uint8)
+PATH = np.frombuffer(b"../a".ljust(flush._ROW["name"].itemsize, b"\0"), np.uint8)
 DAMAGE = {
     "it is gone": lambda data: None,
     "a bucket is gone": lambda data: data[:-16],

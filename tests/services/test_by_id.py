@@ -26,7 +26,7 @@ from timerstore.services.calls.by_id import (
     new_place,
 )
 from timerstore.services.calls.cancel import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
-from timerstore.services.looking.read_pending import SPAN_BODY, SPAN_BODY_END
+from timerstore.services.looking.read_units import SPAN_BODY, SPAN_BODY_END
 from timerstore.timelog.writing.append import STAGE_BYTES
 from timerstore.timelog.writing.frame import new_template
 

@@ -14,9 +14,9 @@ from tests import naive
 from tests.kernels import kernel
 from tests.small_store import SMALL, small
 from tests.tiers import how_many
-from timerstore.jit.actor import acting_as
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.jit.locks import lock_if_free, lock_release
+from timerstore.jit.record import acting_as
 from timerstore.services.cleaning import cleaning
 from timerstore.services.pipeline import deliver_levels, dequeue_put
 from timerstore.services.pipeline.copying import (

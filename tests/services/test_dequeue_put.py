@@ -31,10 +31,10 @@ from tests.services.alone import (
     Alone,
     brokers_timer,
     delete,
+    step,
     timer,
 )
 from tests.small_store import SMALL
-from timerstore.services.running.steps import step
 from timerstore.services.world import needs
 
 KINDS = ["ours"] * 5 + ["brokers", "their queue", "rolled once"]

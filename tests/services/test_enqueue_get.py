@@ -18,7 +18,7 @@ from tests.services.alone import (
     timer,
 )
 from tests.strategies import SOME_TEXT
-from timerstore.wheel.place import CHECKED, CHECKING
+from timerstore.wheel.timerwheel import CHECKED, CHECKING
 
 TOPICS = st.sampled_from(["orders", "ünïcode", "t" * 120])
 AHEAD = st.integers(-5_000, 500_000)

@@ -17,8 +17,8 @@ import timerstore
 from tests.rigs.waiting import wait_until
 from tests.services.test_prefetch import CONFIG, START_MS, forget
 from timerstore import TimerStore, Tuning
-from timerstore.jit.actor import acting_as
 from timerstore.jit.mapping import PAGE_BYTES, is_resident
+from timerstore.jit.record import acting_as
 from timerstore.services.engine import first_pages
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.first_pages import (

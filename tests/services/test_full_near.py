@@ -20,6 +20,7 @@ from tests.services.alone import DEQUEUE_GET, PRECISION_MS, START_MS, START_SLOT
 from tests.services.test_dequeue_get import link, taken
 from tests.small_store import SMALL
 from tests.tiers import how_many
+from tests.wheel_checks import check_near
 from timerstore import ManualClock, TimerStore
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.services.engine import engine as engine_module
@@ -84,7 +85,7 @@ def test_a_slot_that_holds_more_than_there_is_room_for_fires_in_parts() -> None:
         assert sorted(handed_on(alone)) == [*range(100)]
         for part in parts:  # each in the order of due times
             assert part == sorted(part)
-        near.check(alone.engine.near)
+        check_near(alone.engine.near)
 
 
 @pytest.mark.parametrize("behind", [0, 1], ids=["deletes last", "deletes first"])
@@ -102,7 +103,7 @@ def test_deletes_alone_do_not_fill_it_for_ever(behind: int) -> None:
         # waited for.
         assert alone.slot_column("chain")[START_SLOT % PLACES] == len(found)
         assert 0 < len(found) - 50 <= 3 * CHUNK_ENTRIES
-        near.check(alone.engine.near)
+        check_near(alone.engine.near)
 
 
 ACTS = st.lists(
@@ -147,7 +148,7 @@ def test_any_history_with_little_room(
                 store.abandon()
                 path, clock = following, ManualClock(clock.now_ms + ms)
                 store = TimerStore(path, config=SMALL, clock=clock)
-            near.check(store.core.engine.near)
+            check_near(store.core.engine.near)
             judge(store, path)
         clock.advance(timedelta(seconds=300))
         judge(store, path)

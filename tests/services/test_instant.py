@@ -15,7 +15,7 @@ from tests.small_store import SMALL
 from timerstore.calls.pending import is_pending
 from timerstore.services.looking import instant
 from timerstore.services.looking.instant import capture_instant
-from timerstore.services.world.rings import waiting_places
+from timerstore.services.world.state import waiting_places
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 
 START_MS = 1_700_000_000_000

@@ -15,7 +15,7 @@ from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, StoreFullError, TimerStore
-from timerstore.jit.actor import ALONE, acting_as
+from timerstore.jit.record import ALONE, acting_as
 from timerstore.services.engine import key_files
 from timerstore.services.engine.key_files import KeyFiles
 from timerstore.testing.damage import flip_bit

@@ -12,7 +12,7 @@ from tests.models.ledger import read_messages
 from tests.rigs.tablerows import table_from
 from tests.services.test_deliver_levels import START_MS, open_store
 from timerstore import Config, ManualClock, TimerStore
-from timerstore.services.opening.recover_levels import LevelDueTimes
+from timerstore.services.opening.recover_pending import LevelDueTimes
 from timerstore.testing.disk import QuietDisk
 from timerstore.testing.ledger import LEVEL_TOPIC
 from timerstore.timelog.bytes.message import IDENTITY_OURS

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.services.alone import DELIVER_LEVELS, START_MS, Alone
 from timerstore.services.looking.instant import capture_instant
-from timerstore.services.looking.read_pending import read_timers, reading_of
+from timerstore.services.looking.read_units import read_timers, reading_of
 from timerstore.services.looking.timer_places import level_messages, read_kept, still_wait
 from timerstore.timelog.bytes import format as fmt
 from timerstore.wheel.judge import PENDING

@@ -14,23 +14,23 @@ from unittest.mock import patch
 import pytest
 
 from tests.models.ledger import read_ledger, read_messages
+from tests.services.alone import step
 from tests.small_store import small
 from timerstore import ManualClock, TimerStore
-from timerstore.jit.actor import acting_as
+from timerstore.jit.record import acting_as
 from timerstore.services.durable.flush import capture
 from timerstore.services.engine import engine as engine_module
 from timerstore.services.pipeline.dequeue_get import CLAIM_UNITS, COLD_COUNT
 from timerstore.services.running.runner import Runner, provide
-from timerstore.services.running.steps import step
 from timerstore.services.world.claims import FIRST_COUNT
 from timerstore.services.world.needs import NOTHING
-from timerstore.services.world.rings import waiting_places
 from timerstore.services.world.state import (
     DEQUEUE_GET,
     DEQUEUE_PUT,
     ENQUEUE_GET,
     ENQUEUE_PUT,
     PREFETCH,
+    waiting_places,
 )
 from timerstore.testing.ledger import check_store
 

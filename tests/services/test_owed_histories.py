@@ -17,20 +17,20 @@ import numpy as np
 import pytest
 
 from tests.rigs.history import SLOT_MS, Act, History
+from tests.services.alone import step
 from tests.test_cleaning_model import CleanedHistory
 from tests.tiers import SEED, how_many
+from tests.wheel_checks import check_near
 from timerstore import TimerStore
-from timerstore.jit.actor import acting_as
 from timerstore.jit.kernel import INTERPRETED
+from timerstore.jit.record import acting_as
 from timerstore.services.looking.instant import list_owed
 from timerstore.services.looking.read_units import slot_units
 from timerstore.services.pipeline import dequeue_get
-from timerstore.services.running.steps import step
 from timerstore.services.world.needs import NOTHING
 from timerstore.services.world.state import DEQUEUE_GET, PREFETCH
 from timerstore.testing.ledger import Root
 from timerstore.timelog.bytes import format as fmt
-from timerstore.wheel import near
 
 RUNS = how_many("OWED_RUNS", 1, 20)
 SIZES = {
@@ -83,7 +83,7 @@ class ColdHistory(History):
         owed = get.claimed_slot - get.owed_slot
         self.most_owed = max(self.most_owed, owed)
         if self.rnd.random() < 0.1:
-            near.check(engine.near)
+            check_near(engine.near)
             self.step_twice()
 
     def step_twice(self) -> None:

@@ -10,6 +10,7 @@ from tests.services.alone import (
     Alone,
     timer,
 )
+from tests.wheel_checks import check_cancelled
 from timerstore.errors import StoreFullError
 from timerstore.jit.record import Words
 from timerstore.services.world.state import INFO_LEVEL, INFO_UNLINKED
@@ -119,7 +120,7 @@ def test_a_cancelled_level_message_leaves_the_set(high: int, count_lost: bool) -
         lose(alone, placed.offset, INFO_LEVEL)
         assert alone.pending(row, in_levels=True) == 0
         assert alone.cancelled() == set()
-        alone.engine.cancelled.check()
+        check_cancelled(alone.engine.cancelled)
 
 
 def raise_full(low: Words) -> None:

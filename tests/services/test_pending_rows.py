@@ -12,11 +12,11 @@ from tests.models.ledger import read_messages
 from tests.naive_pending import judge
 from tests.table_stores import EVENTFUL, LIVES, live
 from timerstore.errors import CorruptStoreError
-from timerstore.services.looking import read_pending
+from timerstore.services.looking import read_units
 from timerstore.services.looking.instant import capture_instant
-from timerstore.services.looking.read_pending import read_rows
+from timerstore.services.looking.read_units import read_rows
 from timerstore.services.looking.timer_places import DueOrder, join_places
-from timerstore.timelog.files.pinned import PinnedLog
+from timerstore.timelog.files.segments import PinnedLog
 from timerstore.wheel.judge import IN_MESSAGE
 
 
@@ -39,7 +39,7 @@ def listed(store: timerstore.TimerStore) -> list[tuple[int, int, int]]:
 @given(life=LIVES)
 def test_rows_are_what_the_twin_calls_pending(life: list[tuple[object, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_pending, "CHUNK_MESSAGES", 5)
+        patch.setattr(read_units, "CHUNK_MESSAGES", 5)
         store = live(Path(folder) / "s", life)
         engine = store.core.engine
         places = join_places(DueOrder(engine, capture_instant(engine)).all()).in_log_order()

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import timerstore
 from tests.small_store import few_maps
 from timerstore import Tuning
-from timerstore.jit.actor import acting_as
 from timerstore.jit.mapping import PAGE_BYTES, is_resident, release_pages
+from timerstore.jit.record import acting_as
 from timerstore.services.engine.engine import Engine
 from timerstore.services.running import prefetch
 from timerstore.services.running.prefetch import Prefetcher, walk_ahead

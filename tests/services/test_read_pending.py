@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.services.alone import DEQUEUE_PUT, START_MS, Alone, delete, timer
-from timerstore.services.looking.read_pending import read_timers, reading_all, reading_of
+from timerstore.services.looking.read_units import read_timers, reading_all, reading_of
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.wheel import judge as pending
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.models.ledger import read_messages
 from tests.services.test_deliver_levels import SECOND, START_MS, bodies, open_store
+from tests.wheel_checks import check_cancelled
 from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.errors import CorruptStoreError
 from timerstore.testing.disk import QuietDisk
@@ -53,7 +54,7 @@ def test_a_cancelled_one_behind_a_longer_wait(tmp_path: Path, end: str) -> None:
         store.close() if end == "close" else store.abandon()
         store = open_store(tmp_path, clock)
         assert store.stats().cancelled_count == store.core.engine.cancelled.set.held_count == 1
-        store.core.engine.cancelled.check()
+        check_cancelled(store.core.engine.cancelled)
         assert store.count() == 1 and store.get(id) is None
     clock.advance(timedelta(hours=2))
     assert bodies(store) == [b"slow"]

@@ -10,7 +10,7 @@ import timerstore
 from tests.services.test_damage import CONFIG, START_MS
 from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, TimerStore
-from timerstore.services.opening import recover_queues
+from timerstore.services.opening import recover_log
 from timerstore.testing.damage import flip_bit
 from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files.checkpoint import read_checkpoint
@@ -144,7 +144,7 @@ def test_a_topic_of_which_nothing_fired_costs_no_scan(
     store = TimerStore(tmp_path / "s", config=CONFIG, clock=clock, disk=QuietDisk())
     store.put_many([b"later"] * 3, topic="b", delay_ms=60_000)
     store.close()
-    monkeypatch.setattr(recover_queues, "sound_messages", scan)
+    monkeypatch.setattr(recover_log, "sound_messages", scan)
     store = TimerStore(tmp_path / "s", config=CONFIG, clock=clock, disk=QuietDisk())
     assert scans == []
     store.core.flusher.flush()

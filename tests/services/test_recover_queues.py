@@ -12,7 +12,7 @@ from tests.rigs.tablerows import table_from
 from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
 from timerstore.errors import CorruptStoreError
 from timerstore.services.damage.pass_by import is_sound
-from timerstore.services.opening.recover_queues import (
+from timerstore.services.opening.recover_log import (
     check_entries,
     check_queue_end,
     find_queue_end,

@@ -15,7 +15,7 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.testing.disk import QuietDisk
 from timerstore.testing.ledger import TIMER_TOPIC
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.identity import SIZES
+from timerstore.timelog.files.checkpoint import SIZES
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests import naive
 from tests.services.alone import DEQUEUE_GET, PRECISION_MS, START_MS, START_SLOT, Alone, timer
-from timerstore.jit.actor import acting_as
+from timerstore.jit.record import acting_as
 from timerstore.services.damage.scrub import scan_slots
 from timerstore.services.engine.rebuild import TIMERS, read_mark
 from timerstore.services.running.runner import provide

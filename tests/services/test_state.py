@@ -8,9 +8,8 @@ import pytest
 
 import timerstore
 from tests.small_store import SMALL
-from timerstore.jit.actor import ALONE, CALLER, acting_as
 from timerstore.jit.kernel import INTERPRETED
-from timerstore.jit.record import NotTheOwnerError
+from timerstore.jit.record import ALONE, CALLER, NotTheOwnerError, acting_as
 from timerstore.services.world.state import (
     CANCEL,
     CLEANING,

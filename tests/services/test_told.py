@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timerstore
+from tests.services.alone import step
 from tests.small_store import SMALL
-from timerstore.jit.actor import ALONE, acting_as
-from timerstore.jit.record import Words
+from timerstore.jit.record import ALONE, Words, acting_as
 from timerstore.services.running.runner import provide
-from timerstore.services.running.steps import step
 from timerstore.services.world.state import (
     ENQUEUE_GET,
 )

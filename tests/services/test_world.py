@@ -13,8 +13,7 @@ from tests import naive
 from tests.kernels import kernel
 from tests.services.alone import DELIVER_LEVELS, DEQUEUE_GET, DEQUEUE_PUT, ENQUEUE_GET, NEEDS, Alone
 from timerstore import InvalidArgumentError, ManualClock
-from timerstore.jit.actor import ALONE, acting_as
-from timerstore.jit.record import Words
+from timerstore.jit.record import ALONE, Words, acting_as
 from timerstore.services.world import needs
 from timerstore.services.world.clock import attend, leave, listen
 from timerstore.services.world.floor import Floor, is_superseded, read_floor
@@ -39,7 +38,7 @@ from timerstore.services.world.world import (
     wake_for,
 )
 from timerstore.timelog.bytes.unit import NOT_SAID, Units
-from timerstore.wheel.sets import map_put_all, new_table
+from timerstore.wheel.cancelled import map_put_all, new_table
 
 # --- needs
 

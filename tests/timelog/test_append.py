@@ -11,8 +11,8 @@ from tests import naive
 from tests.buffers import Bytes, table_over
 from tests.kernels import kernel
 from tests.strategies import TAG
-from timerstore.jit.lent import lend
 from timerstore.jit.locks import LOCK_WORDS
+from timerstore.jit.mapping import lend
 from timerstore.timelog.files.segmenttable import apron_bytes, enter_segment
 from timerstore.timelog.writing.append import (
     NEED_COMMITLOG,

@@ -14,8 +14,8 @@ from timerstore.timelog.bytes.blank import (
     BLANK_PLAIN,
     BLANK_SEALED,
     NO_BLANK,
-    blank_kind,
     put_blank,
+    read_blank,
 )
 
 OFFSETS = st.integers(0, 1 << 47)
@@ -35,25 +35,25 @@ def test_what_is_written(left: int, before: int, offset: int, fill: int) -> None
     assert segment[before : before + written].tobytes() == expected
     assert (segment[before + written :] == fill).all()
     assert (segment[:before] == fill).all()
-    assert blank_kind(segment, before, offset) == BLANK_SEALED
+    assert read_blank(segment, before, offset) == BLANK_SEALED
 
 
 @given(left=st.integers(fmt.SEALED_BLANK_BYTES, 99), offset=OFFSETS, other=OFFSETS, data=st.data())
 def test_what_is_read(left: int, offset: int, other: int, data: st.DataObject) -> None:
     sealed = as_array(naive.blank_message(left, offset))
-    assert (blank_kind(sealed, 0, other) == BLANK_SEALED) == (other == offset)
-    assert blank_kind(sealed, 0, offset + 1) == NO_BLANK
-    assert blank_kind(as_array(naive.blank_message(left)), 0, offset) == BLANK_PLAIN
+    assert (read_blank(sealed, 0, other) == BLANK_SEALED) == (other == offset)
+    assert read_blank(sealed, 0, offset + 1) == NO_BLANK
+    assert read_blank(as_array(naive.blank_message(left)), 0, offset) == BLANK_PLAIN
     at = data.draw(st.integers(0, 19))
     sealed[at] ^= data.draw(st.integers(1, 255))
-    assert blank_kind(sealed, 0, offset) == (NO_BLANK if at < 8 else BLANK_PLAIN)
+    assert read_blank(sealed, 0, offset) == (NO_BLANK if at < 8 else BLANK_PLAIN)
     place = naive.blank_place(sealed.tobytes())
     assert place is None
 
 
 def test_no_blank() -> None:
     for left in range(8, 60):
-        assert blank_kind(np.zeros(left, np.uint8), 0, 0) == NO_BLANK
+        assert read_blank(np.zeros(left, np.uint8), 0, 0) == NO_BLANK
         short = as_array(naive.blank_message(left))
-        assert blank_kind(short, 0, 5) == (BLANK_PLAIN if left >= 24 else BLANK_SEALED)
-        assert blank_kind(np.append(short, np.uint8(0)), 0, 5) == NO_BLANK
+        assert read_blank(short, 0, 5) == (BLANK_PLAIN if left >= 24 else BLANK_SEALED)
+        assert read_blank(np.append(short, np.uint8(0)), 0, 5) == NO_BLANK

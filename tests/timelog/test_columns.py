@@ -14,7 +14,7 @@ from tests.table_stores import place
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_properties
 from timerstore.timelog.bytes.message import MessageParts
-from timerstore.timelog.reading import columns
+from timerstore.timelog.reading import scan as columns
 from timerstore.timelog.reading.scan import LoggedMessages
 
 SEGMENT_BYTES = 4_096

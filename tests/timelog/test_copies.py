@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive_copies
-from timerstore.timelog.reading.copies import BrokerCopies
+from timerstore.timelog.reading.pastdamage import BrokerCopies
 from timerstore.timelog.reading.scan import LoggedMessages
 
 TIMER, LEVEL, COPY, COPY_WITHOUT_DUE, TIMER_WITHOUT_DUE = range(5)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.interrupting import Interrupt, interrupted
-from timerstore.timelog.files.epochs import Epoch, Epochs
+from timerstore.timelog.files.blocks import Epoch, Epochs
 from timerstore.timelog.files.segmenttable import new_segment_table
 
 pytestmark = pytest.mark.long
@@ -85,7 +85,7 @@ def test_a_call_that_a_signal_ends_lets_nothing_go(line: int) -> None:
     held = weakref.ref(taken_out)
     epochs.hold(taken_out)
     del taken_out
-    with contextlib.suppress(Interrupt), interrupted(line, "epochs.py"):
+    with contextlib.suppress(Interrupt), interrupted(line, "blocks.py"):
         epochs.seal()
     assert held() is not None
     with epochs.now:
@@ -108,7 +108,7 @@ def test_a_reader_that_a_signal_ends_ends_with_its_frame(line: int) -> None:
             held.append(weakref.ref(taken_out))
             epochs.hold(taken_out)
 
-    with contextlib.suppress(Interrupt), interrupted(line, "epochs.py"):
+    with contextlib.suppress(Interrupt), interrupted(line, "blocks.py"):
         read()
     epochs.release(epochs.seal())
     gc.collect()

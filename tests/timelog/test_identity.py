@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from timerstore.errors import CorruptStoreError, NotAStoreError
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.identity import (
+from timerstore.timelog.files.checkpoint import (
     SIZES,
     Identity,
     decode_identity,
@@ -19,6 +18,7 @@ from timerstore.timelog.files.identity import (
     parse_identity,
     write_identity,
 )
+from timerstore.timelog.files.disk import Disk
 
 COUNTS = st.integers(1, 2**40)
 IDENTITIES = st.builds(

@@ -10,8 +10,8 @@ import pytest
 from tests.small_store import SMALL
 from tests.timelog.test_segments import SIZE, filled
 from timerstore import TimerStore
-from timerstore.jit.lent import is_lent
 from timerstore.jit.locks import new_lock
+from timerstore.jit.mapping import is_lent
 from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files import reader_end as reader_end_module
 from timerstore.timelog.files.disk import Disk, MappedFile

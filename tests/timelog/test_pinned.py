@@ -10,8 +10,7 @@ from tests.kernels import kernel
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.intrinsics import get_u8
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.pinned import PinnedLog
-from timerstore.timelog.files.segments import SegmentedFile
+from timerstore.timelog.files.segments import PinnedLog, SegmentedFile
 from timerstore.timelog.files.segmenttable import segment_at
 
 SIZE = 1024

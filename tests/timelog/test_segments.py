@@ -20,10 +20,10 @@ from tests.kernels import kernel
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
 from timerstore.jit import host
-from timerstore.jit.actor import ALONE, acting_as
 from timerstore.jit.intrinsics import get_u8
 from timerstore.jit.locks import new_lock
 from timerstore.jit.mapping import PAGE_BYTES
+from timerstore.jit.record import ALONE, acting_as
 from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files.blocks import AHEAD_TICKS, step_bytes
 from timerstore.timelog.files.disk import Disk
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.on_disk
 
 SIZE = 1024
 
-FILES = ("segments.py", "blocks.py", "epochs.py")
+FILES = ("segments.py", "blocks.py", "blocks.py")
 
 
 @kernel

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.services.alone import step
 from tests.small_store import SMALL
 from timerstore import ManualClock, Stats, TimerStore
 from timerstore.errors import StoreFullError
-from timerstore.jit.actor import ALONE, acting_as
-from timerstore.services.running.steps import step
+from timerstore.jit.record import ALONE, acting_as
 from timerstore.services.world import needs
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT, SERVICE_NAMES
 from timerstore.services.world.world import READ_MESSAGES, STAGE_NAMES

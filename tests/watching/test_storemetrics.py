@@ -7,7 +7,7 @@ import pytest
 
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore, metrics
-from timerstore.jit.actor import acting_as
+from timerstore.jit.record import acting_as
 from timerstore.services.world.state import CLEANING
 from timerstore.testing.disk import QuietDisk
 from timerstore.watching.services import SERVICE_STATES

@@ -13,7 +13,9 @@ from timerstore.timelog.bytes import format
 from timerstore.timelog.bytes.message import IDENTITY_HELD, IDENTITY_OURS
 from timerstore.wheel import cancelled
 from timerstore.wheel.cancelled import (
+    LENGTH_MIN,
     NO_OFFSET,
+    ROOM_WORDS,
     CancelledTimers,
     cancelled_add,
     cancelled_add_held,
@@ -22,9 +24,9 @@ from timerstore.wheel.cancelled import (
     cancelled_pass_delete,
     cancelled_remove,
     copy_cancelled,
+    grown,
     is_of_level,
 )
-from timerstore.wheel.sets import LENGTH_MIN, ROOM_WORDS, grown
 
 ADD, HOLD, PASS, REMOVE, CONTAINS, IS_OF_LEVEL, HAS_ROOM, COPY = range(8)
 

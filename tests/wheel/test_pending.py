@@ -15,8 +15,8 @@ from tests.strategies import TAG, messages, usual_messages
 from tests.table_stores import place
 from timerstore.jit.record import Words
 from timerstore.timelog.bytes.message import BAD_PARTS, GOOD, MessageParts
-from timerstore.timelog.reading import columns, scan
-from timerstore.wheel.cancelled import CancelledTimers
+from timerstore.timelog.reading import scan
+from timerstore.wheel.cancelled import CancelledTimers, map_put_all, new_table
 from timerstore.wheel.judge import (
     IN_MESSAGE,
     PENDING,
@@ -24,7 +24,6 @@ from timerstore.wheel.judge import (
     Reading,
     read_places,
 )
-from timerstore.wheel.sets import map_put_all, new_table
 
 SEGMENT_BYTES = 4_096
 LEVELS = np.array(naive.parse_levels(naive.DEFAULT_LEVELS), np.int64)
@@ -53,13 +52,13 @@ def read(
     due_ms: list[int] | None = None,
     done: Words = NOTHING,
     cancelled: Words = NOTHING,
-) -> tuple[scan.LoggedMessages, columns.LoggedParts, Words, int]:
+) -> tuple[scan.LoggedMessages, scan.LoggedParts, Words, int]:
     """Rows, parts, verdicts, and the first that was not mapped."""
     table, count = new_table(max(1, len(done))), len(offsets)
     map_put_all(table, done, np.zeros(len(done), np.int64))
     reading = Reading(scan.ReadAs(TAG, 1_000, LEVELS, True), table, len(done), cancelled)
     rows = scan.LoggedMessages.room(count)
-    parts = columns.LoggedParts.room(count)
+    parts = scan.LoggedParts.room(count)
     verdicts, state = np.full(count, 99, np.int64), np.zeros(1, np.int64)
     levels = np.array(due_ms or [IN_MESSAGE] * count, np.int64)
     at, found = np.array(offsets, np.int64), MessageParts()
@@ -133,8 +132,8 @@ def test_rows_in_any_order_are_those_of_a_scan(found: list[naive.Message], order
     assert left == -1
     assert sorted(rows_in(rows)) == rows_in(scanned[:count])
     pending = verdicts == PENDING
-    expected = columns.LoggedParts.room(len(parts))
-    columns.find_parts(log, rows, words, expected)
+    expected = scan.LoggedParts.room(len(parts))
+    scan.find_parts(log, rows, words, expected)
     assert rows_in(parts[pending]) == rows_in(expected[pending])
 
 

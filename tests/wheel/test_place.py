@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.kernels import kernel
 from timerstore.timelog.bytes.format import ENTRY_BYTES, UNIT_BYTES
-from timerstore.wheel.place import Settings, may_have_rolled, place, place_all, ring_top
+from timerstore.wheel.timerwheel import Settings, may_have_rolled, place, place_all, ring_top
 
 # Of 100 bytes under the topic "reminders": what a put and a fire append to the commit log.
 MESSAGE_BYTES, FIRED_BYTES = 331, 385

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.kernels import kernel
 from timerstore.jit.record import Words
-from timerstore.wheel.sets import (
+from timerstore.wheel.cancelled import (
     LENGTH_MIN,
     SET_ENTRY_WORDS,
     grown,

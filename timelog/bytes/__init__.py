@@ -7,5 +7,4 @@ message.py        the parts of a message in its bytes
 decode.py         one message as Python values; ids, and who a timer is
 unit.py           the 52-byte units of the timer log
 blank.py          what closes a segment
-crcparts.py       checksums of what was looked at in parts
 """

@@ -11,7 +11,7 @@ from typing import Final
 
 from timerstore.jit.crc import crc32
 from timerstore.jit.intrinsics import get_i32, get_i64, get_u32, put_i32, put_i64
-from timerstore.jit.kernel import inlined, kernel_later
+from timerstore.jit.kernel import kernel_later
 from timerstore.jit.record import Bytes, ReadBytes
 from timerstore.timelog.bytes import format as fmt
 
@@ -24,8 +24,8 @@ SEALED_NOWHERE: Final = 1 << 62
 """For a log whose blanks need no seal: none of them can be of an earlier use of its segment."""
 
 
-@inlined
-def read_blank(buf: Bytes, at: int, offset: int) -> int:
+@kernel_later
+def read_blank(buf: ReadBytes, at: int, offset: int) -> int:
     """Return what kind of blank stands at `at`, which is `offset` of the commit log. O(1).
 
     One that was sealed for another place is none. There must be 8 bytes left.
@@ -41,12 +41,6 @@ def read_blank(buf: Bytes, at: int, offset: int) -> int:
 
 
 @kernel_later
-def blank_kind(buf: ReadBytes, at: int, offset: int) -> int:
-    """Return what `read_blank` does, to Python."""
-    return read_blank(buf, at, offset)
-
-
-@inlined
 def put_blank(buf: Bytes, at: int, offset: int) -> None:
     """Close a segment at `at`, which is `offset` of the commit log; 8 bytes or more are left."""
     left = len(buf) - at
@@ -55,9 +49,3 @@ def put_blank(buf: Bytes, at: int, offset: int) -> None:
     if left >= fmt.SEALED_BLANK_BYTES:
         put_i64(buf, at + fmt.BLANK_OFFSET_AT, offset)
         put_i32(buf, at + fmt.BLANK_CRC_AT, crc32(buf, at, fmt.BLANK_CRC_AT))
-
-
-@kernel_later
-def put_blank_at(buf: Bytes, at: int, offset: int) -> None:
-    """Do what `put_blank` does, for Python."""
-    put_blank(buf, at, offset)

@@ -12,6 +12,7 @@ from typing import Final
 from timerstore.jit.crc import crc32
 from timerstore.jit.intrinsics import (
     as_word,
+    bytes_are,
     get_i16,
     get_i32,
     get_i64,
@@ -563,12 +564,7 @@ def identify_target(buf: Bytes, found: MessageParts, tag: int) -> None:
     topic_at, topic_bytes = found.real_topic_at, max(0, found.real_topic_bytes)
     at, count = found.deletes_at, found.deletes_bytes
     if count > topic_bytes and get_u8(buf, at + topic_bytes) == 0x2B:
-        same = True
-        for i in range(topic_bytes):
-            if get_u8(buf, at + i) != get_u8(buf, topic_at + i):
-                same = False
-                break
-        if same:
+        if bytes_are(buf, at, buf, topic_at, topic_bytes):
             at += topic_bytes + 1
             count -= topic_bytes + 1
     identify(buf, topic_at, topic_bytes, at, count, tag, found)

@@ -11,13 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.jit.actor import may_look
 from timerstore.jit.intrinsics import load_acquire, prefetch, store_release, view_bytes
 from timerstore.jit.kernel import INTERPRETED, inlined, inlined_view, kernel_ahead
-from timerstore.jit.lent import Lent, lend, lent_bytes, new_lent, publish_at
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.mapping import PAGE_BYTES
-from timerstore.jit.record import Bytes, Words, record
+from timerstore.jit.mapping import PAGE_BYTES, Lent, lend, lent_bytes, new_lent, publish_at
+from timerstore.jit.record import Bytes, Words, may_look, record
 from timerstore.jit.system import is_resident, open_pages, read_ahead
 
 TABLE_LENGTH: Final = 1 << 16
@@ -54,7 +52,7 @@ class SegmentTable:
     apron: int = 0
     """`apron_bytes`."""
     is_shared: int = 0
-    """1: maps are dropped while kernels look at them; such kernels are readers, see epochs.py."""
+    """1: maps are dropped while kernels look at them; such kernels are readers, see blocks.py."""
 
 
 def new_segment_table(

@@ -26,13 +26,15 @@ from timerstore.jit.record import Bytes, Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.checkpoint import (
+    IDENTITY_FILE,
+    Sizes,
     TimerCheckpoint,
     decode_checkpoint,
+    find_identity,
     sealed_from,
     standing,
 )
 from timerstore.timelog.files.folders import FolderShare, HeldFolder, hold_to_read, no_store
-from timerstore.timelog.files.identity import IDENTITY_FILE, Sizes, find_identity
 from timerstore.timelog.files.names import number_of, segment_name, segment_offset
 from timerstore.timelog.files.nonzero import first_used, growing_pieces, last_used
 from timerstore.timelog.files.reader_end import (

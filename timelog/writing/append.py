@@ -33,9 +33,8 @@ from timerstore.jit.intrinsics import (
     zero_bytes,
 )
 from timerstore.jit.kernel import inlined
-from timerstore.jit.lent import Lent, lent_bytes, new_lent
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.mapping import PAGE_BYTES, lazy_zeros
+from timerstore.jit.mapping import PAGE_BYTES, Lent, lazy_zeros, lent_bytes, new_lent
 from timerstore.jit.record import LINE, Bytes, Int32s, Words, observe, publish, record
 from timerstore.jit.system import open_pages
 from timerstore.timelog.bytes import format as fmt

@@ -17,9 +17,9 @@ from timerstore.errors import (
     StoreFullError,
 )
 from timerstore.jit.guards import RLock
-from timerstore.jit.intrinsics import get_u8, load_acquire
+from timerstore.jit.intrinsics import bytes_are, get_u8, load_acquire
 from timerstore.jit.kernel import inlined, kernel_ahead, kernel_later
-from timerstore.jit.lent import lend, publish_at
+from timerstore.jit.mapping import lend, publish_at
 from timerstore.jit.record import Bytes, ReadBytes, Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
@@ -67,12 +67,7 @@ def find_row(queues: QueueTable, buf: Bytes, at: int, count: int, queue_id: int)
         if row < 0:
             return -1
         if queues.name_bytes[row] == count and queues.queue_id[row] == queue_id:
-            same = True
-            for i in range(count):
-                if queues.name[row * NAME_STRIDE + i] != get_u8(buf, at + i):
-                    same = False
-                    break
-            if same:
+            if bytes_are(buf, at, queues.name, row * NAME_STRIDE, count):
                 return row
         bucket = (bucket + 1) & (2 * QUEUE_COUNT_MAX - 1)
 

@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.jit.intrinsics import get_i32, get_i64, get_u8, load_acquire, put_i32, put_i64
-from timerstore.jit.kernel import inlined, inlined_always, inlined_view, kernel_ahead
-from timerstore.jit.lent import Lent, lent_bytes, new_lent
+from timerstore.jit.kernel import inlined, inlined_view, kernel_ahead
+from timerstore.jit.mapping import Lent, lent_bytes, new_lent
 from timerstore.jit.record import Bytes, ReadBytes, Words, record
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
@@ -67,7 +67,7 @@ class KeyIndex:
     new_linked: int = 0
     new_passed: int = 0
     word: int = 0
-    """Keys of the message at which `index_some` stopped that have their entry."""
+    """Keys of the message at which `index_entries` stopped that have their entry."""
     unmapped: int = 0
     """That message, if its segment is not mapped; −1: the last file is full."""
 
@@ -168,7 +168,7 @@ def _put(index: KeyIndex, number: int, code: int, message: int, stored_ms: int) 
     index.next_entry[number] = entry + 1
 
 
-@inlined
+@kernel_ahead
 def pass_keyless(index: KeyIndex, queues: QueueTable, queue: int, row: int) -> int:
     """Pass the last entries of a queue if none has a key; return how many are to be read. O(1)."""
     end = load_acquire(queues.next_index, row)  # first: what has a key before it is known then
@@ -179,30 +179,10 @@ def pass_keyless(index: KeyIndex, queues: QueueTable, queue: int, row: int) -> i
 
 
 @kernel_ahead
-def left_to_read(index: KeyIndex, queues: QueueTable, queue: int, row: int) -> int:
-    """Do what `pass_keyless` does."""
-    return pass_keyless(index, queues, queue, row)
-
-
-@kernel_ahead
 def index_entries(
     index: KeyIndex,
     commitlog: SegmentTable,
     entries: ReadBytes,
-    at: int,
-    count: int,
-    queue: int,
-    floor: int,
-) -> int:
-    """Index entries of a queue; see `index_some`."""
-    return index_some(index, commitlog, entries, at, count, queue, floor)
-
-
-@inlined_always
-def index_some(
-    index: KeyIndex,
-    commitlog: SegmentTable,
-    entries: Bytes,
     at: int,
     count: int,
     queue: int,

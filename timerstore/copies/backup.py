@@ -58,8 +58,8 @@ from timerstore.errors import (
     StoreAccessError,
     StoreLockedError,
 )
+from timerstore.jit.crc import crc_of
 from timerstore.services.world.clock import SYSTEM_CLOCK, Clock
-from timerstore.timelog.bytes.crcparts import crc_of
 from timerstore.timelog.files.folders import HeldFolder, hold_to_read
 from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.reading.reader import StoreReader

@@ -25,7 +25,7 @@ from timerstore.copies.chains import Chain, read_chains
 from timerstore.copies.destination import LOG_FOLDER, POINTS_FOLDER, Destination
 from timerstore.copies.report import TIME_MS_MAX, BackupPoint
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
-from timerstore.timelog.bytes.crcparts import crc_of, joined
+from timerstore.jit.crc import crc_of, joined
 from timerstore.timelog.files.jsonfile import read_json, understood, whole
 from timerstore.timelog.files.names import INT32_MAX, INT64_MAX, is_small_file
 

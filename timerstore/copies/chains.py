@@ -35,8 +35,8 @@ from timerstore.errors import (
     StoreAccessError,
     StoreLockedError,
 )
+from timerstore.timelog.files.checkpoint import SIZES
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.identity import SIZES
 from timerstore.timelog.files.jsonfile import read_json, sealed, understood, whole, write_json
 from timerstore.timelog.files.names import INT32_MAX
 from timerstore.timelog.files.reader_end import Read, read_file

@@ -20,8 +20,8 @@ from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.jit.guards import Lock
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.services.world.clock import ManualClock
+from timerstore.timelog.files.checkpoint import find_identity
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.identity import find_identity
 from timerstore.timelog.files.names import BUILDING_FOLDER, held_names, segment_name, segment_offset
 from timerstore.timelog.reading.reader import Fault
 from timerstore.values.config import Config

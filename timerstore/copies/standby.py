@@ -38,9 +38,9 @@ from timerstore.errors import (
     StoreFullError,
     TimerStoreError,
 )
+from timerstore.jit.crc import crc_of
 from timerstore.jit.host import copy_bytes
 from timerstore.services.world.background import Flag
-from timerstore.timelog.bytes.crcparts import crc_of
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import read_json, sealed, understood, whole, write_json
 from timerstore.timelog.files.names import (

@@ -27,8 +27,7 @@ from timerstore.jit.cachefolder import folder_to_write, has_failed
 from timerstore.jit.guards import Lock, apart, is_ending
 from timerstore.jit.host import processor_count
 from timerstore.jit.kernel import LOADED_AHEAD, LOADED_LATER, Kernel
-from timerstore.jit.loading import is_compiled
-from timerstore.jit.stamp import reach_bytes
+from timerstore.jit.loading import is_compiled, reach_bytes
 
 log = logging.getLogger("timerstore")
 

@@ -4,28 +4,24 @@ No other folder imports either, and here only the modules that are marked (n), w
 when something has to be compiled, or loaded from a cache.
 
     kernel.py       the decorator that compiles one
-    loading.py      how Python comes to call it: from a wheel, a cache, or compiled
+    loading.py      how Python comes to call it; the digest of what it sees
     later.py        what stands for what Numba makes until it is needed
-    stamp.py        the digest of what it sees
     cachefolder.py  where its machine code is cached, and the package is
     llvm_engine.py  LLVM, which brings that into memory (n)
-    building.py     how it is compiled to an object file (n)
-    linking.py      how helpers are made, and become part of it (n)
+    linking.py      how it, and helpers that become part of it, are compiled (n)
     packedentry.py  what calls it from Python (n)
     packaged.py     what a wheel brings: a library of all, for a level of processors
     packing.py      how that is made (n)
     numpylayout.py  how NumPy lays out what it is called with
-    record.py       groups of fields that it receives as one pointer; tables of columns
+    record.py       groups of fields that it receives as one pointer, who may write them; tables
     recordtype.py   their type for Numba, and those that annotations say (n)
-    actor.py        who may write them
     objects.py      where CPython keeps the bytes of its objects
-    lent.py         arrays that are replaced while it runs
-    mapping.py      mappings, each with its owner
+    mapping.py      mappings, each with its owner; arrays that are replaced while it runs
     locks.py        locks that it takes
     guards.py       what no exception leaves held, or half done
     intrinsics.py   what only an instruction can say
     codegen.py      the LLVM code of that (n)
-    crc.py          CRC-32 of bytes
+    crc.py          CRC-32 of bytes, also of parts
     crcfold.py      the same by carry-less multiplication, as LLVM code (n)
     system.py       its own calls to the operating system
     host.py         what differs between systems

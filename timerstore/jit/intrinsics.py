@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.jit.guards import Lock
-from timerstore.jit.kernel import INTERPRETED, inlined
+from timerstore.jit.kernel import INTERPRETED, inlined, inlined_always
 from timerstore.jit.later import Instruction
 
 
@@ -175,6 +175,15 @@ compare_exchange = _compare_twin if INTERPRETED else Instruction("codegen.compar
 
 
 # --- hints, bits, searches
+
+
+@inlined_always
+def bytes_are(buf: Any, at: int, other: Any, start: int, count: int) -> bool:
+    """Tell whether two buffers hold the same `count` bytes, from `at` and from `start` on."""
+    for i in range(count):
+        if get_u8(buf, at + i) != get_u8(other, start + i):
+            return False
+    return True
 
 
 def _touch_twin(buf: Any, at: int) -> None:

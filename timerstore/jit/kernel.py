@@ -3,7 +3,7 @@
 A kernel is a function of arrays and integers that is compiled with Numba; it runs without the GIL.
 So each byte layout can be declared once, in `format.py`, and be used everywhere. Its machine code
 comes from a wheel, or from a cache on disk, under a digest of what the kernel sees
-(`stamp.py`): an edit compiles anew what depends on it, and a comment nothing. Nothing
+(`loading.py`): an edit compiles anew what depends on it, and a comment nothing. Nothing
 here imports Numba, see `later.py`.
 """
 

@@ -23,8 +23,8 @@ import numba
 from llvmlite import ir
 from numba.core.registry import cpu_target
 
-from timerstore.jit.building import compiled
 from timerstore.jit.kernel import LOADED_AHEAD, LOADED_LATER, Kernel
+from timerstore.jit.linking import compiled
 from timerstore.jit.numpylayout import NDARRAY_SYMBOL
 from timerstore.jit.packaged import (
     LEVEL_OF,

@@ -23,10 +23,14 @@ from timerstore.core.offsets import ConsumerOffsets
 from timerstore.errors import CorruptStoreError, NotAStoreError, TimerStoreError
 from timerstore.jit.record import Words
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.blank import put_blank_at
-from timerstore.timelog.files.checkpoint import TimerCheckpoint, decode_checkpoint
+from timerstore.timelog.bytes.blank import put_blank
+from timerstore.timelog.files.checkpoint import (
+    Identity,
+    TimerCheckpoint,
+    decode_checkpoint,
+    find_identity,
+)
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.identity import Identity, find_identity
 from timerstore.timelog.files.jsonfile import read_json
 from timerstore.timelog.files.names import segment_name, segment_offset
 from timerstore.timelog.files.reader_end import list_names, ranges_of, read_file
@@ -160,7 +164,7 @@ def cover(disk: Disk, reader: StoreReader, found: LogFound) -> int:
 def _blank(segment_bytes: int, offset: int) -> bytes:
     """Return what closes a segment at `offset`, up to its end."""
     blank = np.zeros(segment_bytes - offset % segment_bytes, np.uint8)
-    put_blank_at(blank, 0, offset)
+    put_blank(blank, 0, offset)
     return blank.tobytes()
 
 

@@ -35,9 +35,8 @@ from timerstore.offline.verify import verify
 from timerstore.services.engine.sizes import tag_of_key
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.checkpoint import write_checkpoint
+from timerstore.timelog.files.checkpoint import write_checkpoint, write_identity
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.identity import write_identity
 from timerstore.timelog.files.jsonfile import parse_json
 from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.files.reader_end import read_file

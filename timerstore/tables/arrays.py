@@ -14,7 +14,7 @@ import pyarrow as pa
 from timerstore.jit.record import Words
 from timerstore.tables.schema import ARROW_TYPES, MAP, STRING, TIMESTAMP
 from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.timelog.reading import columns as kernels
+from timerstore.timelog.reading import scan as kernels
 
 MS_MIN: Final = -62_135_596_800_000
 MS_MAX: Final = 253_402_300_799_999

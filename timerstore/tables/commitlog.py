@@ -21,10 +21,9 @@ from timerstore.tables.schema import BINARY, BODY, PAYLOAD, STRING, Column, find
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts
-from timerstore.timelog.reading.columns import LoggedParts, find_parts
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import Fault
-from timerstore.timelog.reading.scan import LoggedMessages
+from timerstore.timelog.reading.scan import LoggedMessages, LoggedParts, find_parts
 
 BATCH_BYTES: Final = 64 << 20
 """Of messages, in a batch that has their bodies: Arrow's texts take at most 2 GiB."""
@@ -104,7 +103,7 @@ class MessageRows(TableRows):
 
     @property
     def parts(self) -> LoggedParts:
-        """Where the parts of each message lie, see `columns.py`."""
+        """Where the parts of each message lie, see `scan.py`."""
         if self._parts is None:
             self._parts = LoggedParts.room(len(self.rows))
             found = MessageParts()

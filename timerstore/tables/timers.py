@@ -31,13 +31,12 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.bytes.message import GOOD, REASONS, MessageParts
 from timerstore.timelog.bytes.unit import UNIT_GOOD, LoggedUnits
-from timerstore.timelog.reading import columns, scan
-from timerstore.timelog.reading.columns import LoggedParts
-from timerstore.timelog.reading.copies import BrokerCopies
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.pastdamage import BrokerCopies
 from timerstore.timelog.reading.reader import Fault, read_entries
-from timerstore.timelog.reading.scan import LoggedMessages
+from timerstore.timelog.reading.scan import LoggedMessages, LoggedParts
 from timerstore.timelog.reading.units import Wanted, walk_units
-from timerstore.wheel.cancelled import CancelledTimers
+from timerstore.wheel.cancelled import CancelledTimers, new_table
 from timerstore.wheel.judge import (
     DELETE,
     GONE,
@@ -47,7 +46,6 @@ from timerstore.wheel.judge import (
     Reading,
     read_places,
 )
-from timerstore.wheel.sets import new_table
 
 CHUNK_MESSAGES: Final = 16_384
 """Messages that are read in one step: 5 MB of rows and parts."""
@@ -195,7 +193,7 @@ class Settled(NamedTuple):
     """What is not pending any more, though something leads to it."""
 
     done: Words  # sorted commit log offsets of messages that were copied
-    cancelled: Words  # identities that a delete names: a table of `wheel/sets.py`
+    cancelled: Words  # identities that a delete names: a table of `wheel/cancelled.py`
     # int64[2, n]: messages to which several lead, sorted, and the last unit of each
     doubled: Words
 
@@ -324,7 +322,7 @@ class Step(NamedTuple):
 
     places: Places
     rows: scan.LoggedMessages
-    parts: columns.LoggedParts
+    parts: scan.LoggedParts
     verdicts: Words  # of `wheel/judge.py`
 
     def faults(self) -> Iterator[Fault]:
@@ -350,7 +348,7 @@ def read_messages(
         cancelled=cancelled,
     )
     chunk = min(chunk, len(places.message))
-    rows, parts = scan.LoggedMessages.room(chunk), columns.LoggedParts.room(chunk)
+    rows, parts = scan.LoggedMessages.room(chunk), scan.LoggedParts.room(chunk)
     verdicts = np.zeros(chunk, np.int64)
     into = PlacesRead(rows, parts, verdicts)
     found, state = MessageParts(), np.zeros(1, np.int64)

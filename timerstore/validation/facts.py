@@ -130,7 +130,7 @@ def lateness_told(late_ms: Words) -> Words:
 def hops_to_come(hops: Words, hop: int, window: int) -> Words:
     """Return how often timers are passed on that are so many hops away: int64[n].
 
-    A timer that is put down again goes as far as the window allows: see `wheel/place.py`.
+    A timer that is put down again goes as far as the window allows: see `wheel/timerwheel.py`.
     """
     rolled = hops > 0
     far = rolled & (hops * hop >= window)

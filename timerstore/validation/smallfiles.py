@@ -14,8 +14,7 @@ from timerstore.core.offsets import Ranges, read_tables
 from timerstore.errors import CorruptStoreError, TimerStoreError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
-from timerstore.timelog.files.checkpoint import LevelOffsetFile, decode_checkpoint
-from timerstore.timelog.files.identity import decode_identity
+from timerstore.timelog.files.checkpoint import LevelOffsetFile, decode_checkpoint, decode_identity
 from timerstore.timelog.files.jsonfile import parse_json, understood, whole
 from timerstore.timelog.files.reader_end import list_names
 from timerstore.timelog.files.smallfile import At, is_there, read_head, read_small

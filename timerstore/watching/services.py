@@ -12,7 +12,6 @@ from timerstore.copies.follow_status import CopyStatus, read_statuses
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.services.world import needs
-from timerstore.services.world.rings import waiting_places
 from timerstore.services.world.state import (
     DELIVER_LEVELS,
     DEQUEUE_GET,
@@ -20,6 +19,7 @@ from timerstore.services.world.state import (
     ENQUEUE_GET,
     ENQUEUE_PUT,
     SERVICE_NAMES,
+    waiting_places,
 )
 from timerstore.services.world.world import (
     STAGE_ENTRIES,

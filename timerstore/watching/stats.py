@@ -18,7 +18,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.cleaning.retention import CLOCK
 from timerstore.services.durable.flush import read_appended
 from timerstore.services.looking.read_units import slot_units
-from timerstore.services.world.rings import waiting_places
+from timerstore.services.world.state import waiting_places
 from timerstore.services.world.world import bucket_lateness_ms
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.format import UNIT_BYTES

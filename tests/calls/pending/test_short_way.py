@@ -15,6 +15,7 @@ from numba import config
 
 from tests.rigs.together import together
 from tests.small_store import SMALL
+from tests.wheel_checks import check_cancelled
 from timerstore import (
     InvalidArgumentError,
     ManualClock,
@@ -225,7 +226,7 @@ def test_both_ways_agree(tmp_path_factory: pytest.TempPathFactory, steps: Any) -
                         assert one == long_get(stores[0], short)
             assert stores[0].count() == stores[1].count()
             for each in stores:
-                each.core.engine.cancelled.check()
+                check_cancelled(each.core.engine.cancelled)
     finally:
         for each in stores:
             each.close()
@@ -261,7 +262,7 @@ def test_many_threads(tmp_path: Path) -> None:
 
         together(work, (ids[i % 2 :: 2] for i in range(4)))
         assert said == [True] * 2 * count and store.count() == 0
-        store.core.engine.cancelled.check()
+        check_cancelled(store.core.engine.cancelled)
 
 
 def test_what_was_got_is_there_though_the_store_is_closed_meanwhile(

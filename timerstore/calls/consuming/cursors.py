@@ -15,7 +15,7 @@ from timerstore.core.offsets import Ranges, merged
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.guards import RLock
 from timerstore.jit.kernel import caller_on
-from timerstore.jit.lent import lend, new_lent
+from timerstore.jit.mapping import lend, new_lent
 from timerstore.services.damage.pass_by import is_damaged, leave_entries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message, text

@@ -57,12 +57,12 @@ from timerstore.core.gate import inside
 from timerstore.core.offsets import Ranges
 from timerstore.core.waiting import Waiter
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.jit.lent import lend
+from timerstore.jit.mapping import lend
 from timerstore.jit.record import Bytes
 from timerstore.services.damage.pass_by import is_damaged, leave_entries
 from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.files.blocks import Pinned, forget_in_child
 from timerstore.timelog.files.disk import MappedFile
-from timerstore.timelog.files.epochs import Pinned, forget_in_child
 
 _D = TypeVar("_D")
 _DENSE_FACTOR: Final = 16

@@ -21,7 +21,7 @@ from timerstore.jit.intrinsics import (
     put_word,
 )
 from timerstore.jit.kernel import caller_on, inlined, kernel_ahead
-from timerstore.jit.lent import Lent, lend, lent_bytes, new_lent
+from timerstore.jit.mapping import Lent, lend, lent_bytes, new_lent
 from timerstore.jit.record import Bytes, Rows, Words, observe, record, record_at
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import NEVER, read_expires_ms

@@ -37,7 +37,7 @@ from timerstore.calls.consuming.pull import (
 from timerstore.calls.consuming.window import DONE, Window, window_hand_out, window_mark
 from timerstore.jit.intrinsics import exchange, get_i64, load_acquire, store_release
 from timerstore.jit.kernel import INTERPRETED, caller_on, inlined, kernel_ahead_with_gil
-from timerstore.jit.lent import Lent, lent_bytes, new_lent
+from timerstore.jit.mapping import Lent, lent_bytes, new_lent
 from timerstore.jit.record import Bytes, Words, observe, record, record_at
 from timerstore.jit.system import clock_ms, steady_ns
 from timerstore.services.durable.group_commit import DURABLE

@@ -11,7 +11,7 @@ from typing import Final
 
 from timerstore.jit.intrinsics import put_u8
 from timerstore.jit.kernel import inlined, kernel_ahead_with_gil
-from timerstore.jit.lent import Lent, lent_bytes
+from timerstore.jit.mapping import Lent, lent_bytes
 from timerstore.jit.record import Bytes, record, record_at
 
 # What became of an entry.

@@ -57,7 +57,7 @@ from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.timelog.writing.compose import Staged, stage_messages
 from timerstore.values.ids import Int64s, TimerIds, format_id, parse_id, read_plain
 from timerstore.values.kinds import check_list
-from timerstore.wheel.place import may_have_rolled
+from timerstore.wheel.timerwheel import may_have_rolled
 
 
 class Target(NamedTuple):

@@ -27,7 +27,7 @@ from timerstore.services.damage.pass_by import name_lost
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold, LapsedError, while_held
 from timerstore.services.looking.instant import Instant, Snapshot, capture_instant, is_intact
-from timerstore.services.looking.read_pending import look_held, reading_of
+from timerstore.services.looking.read_units import look_held, reading_of
 from timerstore.services.looking.timer_places import (
     NEVER_MS,
     OF_LEVEL,
@@ -40,12 +40,12 @@ from timerstore.services.looking.timer_places import (
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, decode_message
 from timerstore.timelog.bytes.message import IDENTITY_OURS, MessageParts
-from timerstore.timelog.files.pinned import PinnedLog
+from timerstore.timelog.files.segments import PinnedLog
 from timerstore.values.ids import Int64s, TimerIds, format_id, parse_id
 from timerstore.values.kinds import check_name
 from timerstore.wheel import judge as pending
+from timerstore.wheel.cancelled import map_keys
 from timerstore.wheel.judge import IN_MESSAGE
-from timerstore.wheel.sets import map_keys
 
 # --- pending timers as arrays: all of them, or some at a time, in order
 

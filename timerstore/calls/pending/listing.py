@@ -16,12 +16,12 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.services.damage.pass_by import name_lost
 from timerstore.services.engine.holds import LapsedError, lapsed_often, while_held
 from timerstore.services.looking.instant import Instant, capture_instant
-from timerstore.services.looking.read_pending import read_rows
+from timerstore.services.looking.read_units import read_rows
 from timerstore.services.looking.timer_places import NEVER_MS, DueOrder, join_places
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
 from timerstore.tables.commitlog import EXPORT_SCHEMAS, EXPORTED, pieces
 from timerstore.tables.timers import NO_UNIT, TimerRows
-from timerstore.timelog.files.pinned import PinnedLog
+from timerstore.timelog.files.segments import PinnedLog
 from timerstore.values.amounts import exact_span, html_table
 from timerstore.values.check_arguments import DUE_MS_MAX, Range
 from timerstore.values.ids import Int64s, Moments

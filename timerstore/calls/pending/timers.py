@@ -25,7 +25,7 @@ from timerstore.services.calls.by_id import Kernels, Place, Templates, new_place
 from timerstore.services.calls.cancel import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold
-from timerstore.services.looking.read_pending import (
+from timerstore.services.looking.read_units import (
     SPAN_BODY,
     SPAN_BODY_END,
     SPAN_COLUMNS,

@@ -29,7 +29,7 @@ from timerstore.services.world.world import PUTTERS_WOKEN_AT
 from timerstore.timelog.files.blocks import step_bytes
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX
 from timerstore.values.ids import Int64s
-from timerstore.wheel.place import place_all
+from timerstore.wheel.timerwheel import place_all
 
 if TYPE_CHECKING:
     from timerstore.services.engine.engine import Engine
