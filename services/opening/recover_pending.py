@@ -145,10 +145,10 @@ def name_stored(engine: Engine, metrics: dict[str, Any]) -> None:
         engine.damage.note("config/timermetrics", e.offset, e.reason)
 
 
-def take_stored(engine: Engine, counts: dict[str, Any]) -> None:
-    """Take each topic's count from what a clean close stored."""
+def take_stored(engine: Engine, counts: dict[str, Any], first_row: int = 0) -> None:
+    """Take each topic's count from what a clean close stored, into `pending` from a row on."""
     for topic, entry in counts.items():
-        row = engine.queues.row(os.fsencode(topic))
+        row = first_row + engine.queues.row(os.fsencode(topic))
         engine.queues.table.pending[row] = int(entry["count"])
 
 
@@ -337,17 +337,6 @@ def _tally(queues: QueueTable, found: PendingRead, now_ms: int) -> None:
     for i in range(len(found.row)):
         timer = Counted(found.due_ms[i], found.born_ms[i], found.body_bytes[i])
         count_pending(queues.tally, found.row[i], timer, now_ms)
-
-
-def take_level_counts(engine: Engine, metrics: dict[str, Any]) -> None:
-    """Take the counts that a clean close of ours stored; count if there are none."""
-    counts = metrics.get("levelCount")
-    if not isinstance(counts, dict):
-        return count_waiting(engine)
-    for topic, entry in counts.items():
-        row = engine.queues.row(os.fsencode(topic))
-        engine.queues.table.pending[QUEUE_COUNT_MAX + row] = int(entry["count"])
-    return None
 
 
 # --- When a broker's delay level messages are due: as its own queue entries say.

@@ -453,20 +453,6 @@ def waiting_places(ends: Ends) -> Words:
     return np.arange(ends.head, ends.tail) & (RING_COUNT - 1)
 
 
-def new_enqueue_ring() -> EnqueueRing:
-    """Return the enqueue ring with nothing in it."""
-    return EnqueueRing(own(Ends(), ENQUEUE_GET, ENQUEUE_PUT), *_columns(8))
-
-
-def new_late_ring() -> LateRing:
-    """Return the late ring with nothing in it."""
-    return LateRing(own(Ends(), ENQUEUE_PUT, DEQUEUE_GET), *_columns(5))
-
-
-def new_dequeue_ring() -> DequeueRing:
-    """Return the dequeue ring with nothing in it."""
-    return DequeueRing(own(Ends(), DEQUEUE_GET, DEQUEUE_PUT), *_columns(3))
-
-
-def _columns(count: int) -> list[Words]:
+def ring_columns(count: int) -> list[Words]:
+    """Return so many empty columns of a ring."""
     return [np.zeros(RING_COUNT, np.int64) for _ in range(count)]

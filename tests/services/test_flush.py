@@ -13,7 +13,7 @@ from tests import naive
 from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
 from timerstore.core.offsets import CommittedIndexes
 from timerstore.errors import FlushFailedError, TimerStoreError
-from timerstore.services.cleaning.retention import Upkeep
+from timerstore.services.cleaning.upkeep import Upkeep
 from timerstore.services.durable.flush import Flusher, remove_abort, write_abort
 from timerstore.testing.disk import FailingDisk, QuietDisk
 from timerstore.timelog.files.checkpoint import TimerCheckpoint, read_checkpoint

@@ -16,14 +16,14 @@ from tests.rigs.program import python
 from tests.rigs.warm import Warm
 from timerstore.errors import StoreLockedError
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.folders import LockFile
+from timerstore.timelog.files.lockfile import LockFile
 
 TRY = """
 import sys
 from pathlib import Path
 from timerstore.errors import StoreLockedError
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.folders import LockFile
+from timerstore.timelog.files.lockfile import LockFile
 try:
     LockFile(Disk(), Path(sys.argv[1]))
 except StoreLockedError as e:

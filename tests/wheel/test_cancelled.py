@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.kernels import kernel
 from tests.naive_cancelled import LEVEL_MARK, OURS, CancelledTwin, Identity
+from tests.wheel_checks import check_cancelled
 from timerstore.timelog.bytes import format
 from timerstore.timelog.bytes.message import IDENTITY_HELD, IDENTITY_OURS
 from timerstore.wheel import cancelled
@@ -80,7 +81,7 @@ def columns(identities: list[Identity]) -> tuple[Any, Any]:
 
 
 def compare(timers: CancelledTimers, twin: CancelledTwin, asked: list[Identity]) -> None:
-    timers.check()
+    check_cancelled(timers)
     assert timers.set.count == len(twin.held)
     assert timers.set.level_count == twin.level_count()
     assert timers.set.held_count == twin.held_count()
@@ -167,10 +168,10 @@ def test_it_grows_with_all_that_it_holds() -> None:
 def test_check_finds_a_count_that_is_wrong(word: str) -> None:
     timers = CancelledTimers()
     timers.add(*columns([(OURS, 5), (OURS, LEVEL_MARK | 5)]))
-    timers.check()
+    check_cancelled(timers)
     setattr(timers.set, word, 7)
     with pytest.raises(AssertionError):
-        timers.check()
+        check_cancelled(timers)
 
 
 def test_check_finds_an_entry_out_of_its_place() -> None:
@@ -181,7 +182,7 @@ def test_check_finds_an_entry_out_of_its_place() -> None:
     table[[at + 2, at + 3]] = table[[at, at + 1]]
     table[[at, at + 1]] = 0
     with pytest.raises(AssertionError):
-        timers.check()
+        check_cancelled(timers)
 
 
 def test_the_twin_means_the_same() -> None:
@@ -227,4 +228,4 @@ def test_it_grows_before_it_is_full() -> None:
     timers.add(*columns([(OURS, room)]))
     timers.prepare()
     assert timers.set.length == 2 * room * ROOM_WORDS
-    timers.check()
+    check_cancelled(timers)

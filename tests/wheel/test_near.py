@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.kernels import kernel
 from tests.services.alone import near_entries
+from tests.wheel_checks import check_near
 from timerstore.wheel.near import (
     CHUNK_ENTRIES,
     CHUNK_NEXT,
@@ -23,7 +24,6 @@ from timerstore.wheel.near import (
     NearTimer,
     NearWheel,
     bucket_at,
-    check,
     info_place,
     info_size,
     list_due,
@@ -155,7 +155,7 @@ class Model:
             _drop_delete(self.near, place)
 
     def check(self) -> None:
-        check(self.near)
+        check_near(self.near)
         entries = [entry for bucket in self.buckets.values() for entry in bucket]
         due_ms, messages = near_entries(self.near)
         assert sorted(zip(due_ms.tolist(), messages.tolist(), strict=True)) == sorted(
@@ -265,7 +265,7 @@ def test_room_runs_out_and_comes_back() -> None:
     while _room(near) > 0:
         _insert_delete(near, np.array([1, 91, 3, 5], np.int64))
     assert near.used == len(near.chunks) // CHUNK_WORDS
-    check(near)
+    check_near(near)
     assert _pop(near, 5, 7)
     assert _room(near) == 1
 
@@ -293,7 +293,7 @@ def test_check_notices() -> None:
             model.insert_delete(4)
         for _ in range(11):
             model.pop(0)
-        check(model.near)
+        check_near(model.near)
         assert model.near.free != NONE
         return model.near
 
@@ -330,4 +330,4 @@ def test_check_notices() -> None:
         near = full()
         damage(near)
         with pytest.raises(AssertionError):
-            check(near)
+            check_near(near)

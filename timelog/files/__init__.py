@@ -9,7 +9,8 @@ names.py          the names that files of a store can have
 nonzero.py        at which index memory that others may change is not zero
 smallfile.py      small files read whole
 reader_end.py     small files as of one moment: a reader's end
-folders.py        descriptors of folders; their locks; one process at a time has a store open
+lockfile.py       one process at a time has a store open
+folders.py        descriptors: of a store's folder, of the lock on a log's, with an owner
 jsonfile.py       JSON that a broker reads or writes
 checkpoint.py     which cursors are durable, what a store was made with, what a close left
 refuse_rocksdb.py refuses what a broker keeps in RocksDB, or in batch consume queues

@@ -170,6 +170,11 @@ def write_identity(disk: Disk, path: Path, identity: Identity) -> None:
 # --- The checkpoint itself.
 
 _BASE_BYTES = fmt.TIMER_CHECKPOINT.itemsize
+_NUMBERS: Final = (
+    *("sequence", "scan_from", "commitlog_flushed", "claimed_slot", "frontier_ms"),
+    *("cancelled_count", "store_tag", "floor", "hops_from", "timerlog_from"),
+)
+"""Fields of ours that stand in the extension as they are."""
 _CRC_AT = fmt.CHECKPOINT_EXTENSION.itemsize - fmt.CHECKPOINT_EXTENSION["crc"].itemsize
 
 
@@ -240,13 +245,8 @@ class TimerCheckpoint:
         extension["mark"] = fmt.CHECKPOINT_MARK
         extension["echo"] = base
         extension["clean"] = 2 if self.handed_over else int(self.clean)
-        for name in ("sequence", "scan_from", "commitlog_flushed", "claimed_slot", "frontier_ms"):
+        for name in (*_NUMBERS, "level_offsets"):
             extension[name] = getattr(self, name)
-        extension["cancelled_count"] = self.cancelled_count
-        extension["store_tag"] = self.store_tag
-        extension["level_offsets"] = self.level_offsets
-        extension["floor"], extension["hops_from"] = self.floor, self.hops_from
-        extension["timerlog_from"] = self.timerlog_from
         extension["crc"] = zlib.crc32(extension.tobytes()[:_CRC_AT])
         data = base.tobytes() + extension.tobytes()
         if self.identity is None:
@@ -284,16 +284,11 @@ def _decode(data: bytes) -> tuple[TimerCheckpoint, bool] | None:
     if int(extension["crc"]) != zlib.crc32(content[:_CRC_AT]):
         return None
     checkpoint = _from_base(data)
-    for name in ("sequence", "scan_from", "commitlog_flushed", "claimed_slot", "frontier_ms"):
+    for name in _NUMBERS:
         setattr(checkpoint, name, int(extension[name]))
     checkpoint.clean = bool(extension["clean"])
     checkpoint.handed_over = int(extension["clean"]) == 2
-    checkpoint.cancelled_count = int(extension["cancelled_count"])
-    checkpoint.store_tag = int(extension["store_tag"])
-    checkpoint.floor = int(extension["floor"])
-    checkpoint.hops_from = int(extension["hops_from"])
-    checkpoint.timerlog_from = int(extension["timerlog_from"])
-    checkpoint.level_offsets = [int(offset) for offset in extension["level_offsets"]]
+    checkpoint.level_offsets = extension["level_offsets"].tolist()
     checkpoint.echo = extension["echo"].tobytes()
     return checkpoint, checkpoint.echo == data[:_BASE_BYTES]
 
@@ -311,14 +306,12 @@ def _is_damaged(base: bytes, echo: bytes) -> bool:
 
 def _from_base(data: bytes) -> TimerCheckpoint:
     base = np.frombuffer(data[:_BASE_BYTES], fmt.TIMER_CHECKPOINT)[0]
-    return TimerCheckpoint(
-        read_ms=int(base["read_ms"]),
-        timerlog_flushed=int(base["timerlog_flushed"]),
-        queue_index=int(base["queue_index"]),
-        state_version=int(base["state_version"]),
-        state_timestamp=int(base["state_timestamp"]),
-        state_counter=int(base["state_counter"]),
-    )
+    checkpoint = TimerCheckpoint()
+    for name in ("read_ms", "timerlog_flushed", "queue_index"):
+        setattr(checkpoint, name, int(base[name]))
+    for name in ("state_version", "state_timestamp", "state_counter"):
+        setattr(checkpoint, name, int(base[name]))
+    return checkpoint
 
 
 def decode_checkpoint(data: bytes) -> TimerCheckpoint | None:
@@ -366,14 +359,10 @@ def standing(checkpoint: TimerCheckpoint | None, was_open: bool) -> TimerCheckpo
     """
     if checkpoint is None or not was_open or not checkpoint.handed_over:
         return checkpoint
-    return TimerCheckpoint(
-        *(checkpoint.read_ms, checkpoint.timerlog_flushed, checkpoint.queue_index),
-        *(checkpoint.state_version, checkpoint.state_timestamp, checkpoint.state_counter),
-        sequence=checkpoint.sequence,
-        store_tag=checkpoint.store_tag,
-        identity=checkpoint.identity,
-        by_broker=True,
-    )
+    known = _from_base(checkpoint.base().tobytes())
+    known.sequence, known.store_tag = checkpoint.sequence, checkpoint.store_tag
+    known.identity, known.by_broker = checkpoint.identity, True
+    return known
 
 
 def read_checkpoint(path: Path, read: Read = read_file) -> TimerCheckpoint | None:

@@ -300,7 +300,7 @@ def open_still(path: Path, config_file: Path | None) -> TimerStore:
 
 def held_by(path: Path) -> str | None:
     """Return who has a store open, such as " (pid 7)", or None; take no lock, change nothing."""
-    from timerstore.timelog.files.folders import holder
+    from timerstore.timelog.files.lockfile import holder
     from timerstore.timelog.files.oserrors import store_error
 
     try:

@@ -34,7 +34,7 @@ from timerstore.errors import (
 from timerstore.jit.guards import RLock
 from timerstore.jit.locks import Gate
 from timerstore.services.broker.for_broker import remove_index
-from timerstore.services.cleaning.retention import Upkeep
+from timerstore.services.cleaning.upkeep import Upkeep
 from timerstore.services.durable.flush import Flusher
 from timerstore.services.engine.rebuild import TIMERS, remove_mark, write_mark
 from timerstore.services.opening.recovery import open_engine
@@ -42,7 +42,7 @@ from timerstore.services.running.runner import Runner
 from timerstore.services.world.clock import ManualClock, SystemClock, listen
 from timerstore.services.world.world import NO_HURRY_MS, WAITER_WORDS
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.folders import LockFile
+from timerstore.timelog.files.lockfile import LockFile
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, Stage, new_stage
 from timerstore.values.config import Config
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from timerstore.errors import NotAStoreError, TimerStoreError
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.folders import LockFile
+from timerstore.timelog.files.lockfile import LockFile
 from timerstore.timelog.files.names import BUILDING_FOLDER, held_names
 from timerstore.timelog.files.refuse_rocksdb import refuse_batch_queues, refuse_rocksdb
 from timerstore.timelog.files.smallfile import At, by_path, is_there, read_head

@@ -35,7 +35,8 @@ from timerstore.jit.record import Bytes
 from timerstore.services.world.clock import Clock, ManualClock
 from timerstore.timelog.files.checkpoint import Sizes
 from timerstore.timelog.files.disk import SEGMENT_SIZES, Disk, MappedFile, WrongSizeError
-from timerstore.timelog.files.folders import FolderShare, HeldFolder, LockFile, hold_to_read
+from timerstore.timelog.files.folders import FolderShare, HeldFolder, hold_to_read
+from timerstore.timelog.files.lockfile import LockFile
 from timerstore.timelog.files.names import held_names, segment_name, segment_offset
 from timerstore.timelog.files.oserrors import kind_of, store_error
 from timerstore.timelog.files.reader_end import (

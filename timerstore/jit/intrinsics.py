@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.jit.guards import Lock
-from timerstore.jit.kernel import INTERPRETED, inlined, inlined_always
+from timerstore.jit.kernel import INTERPRETED, inlined, inlined_always, instruction
 from timerstore.jit.later import Instruction
 
 
@@ -68,30 +68,24 @@ def as_word(name: bytes) -> int:
     return int.from_bytes(name[:8].ljust(8, b"\0"), "little", signed=True)
 
 
-def _copy_twin(dst: Any, at: int, src: Any, start: int, count: int) -> None:
+@instruction("codegen.copy")
+def copy_bytes(dst: Any, at: int, src: Any, start: int, count: int) -> None:
+    """Copy `count` >= 1 bytes; the two must not overlap."""
     assert 0 <= at and at + count <= len(dst) and 0 <= start and start + count <= len(src)
     dst[at : at + count] = src[start : start + count]
 
 
-copy_bytes = _copy_twin if INTERPRETED else Instruction("codegen.copy")
-"""copy_bytes(dst, at, src, start, count): copy `count` >= 1 bytes; the two must not overlap."""
-
-
-def _zero_twin(buf: Any, at: int, count: int) -> None:
+@instruction("codegen.zero")
+def zero_bytes(buf: Any, at: int, count: int) -> None:
+    """Zero `count` >= 1 bytes."""
     assert 0 <= at and at + count <= len(buf)
     buf[at : at + count] = 0
 
 
-zero_bytes = _zero_twin if INTERPRETED else Instruction("codegen.zero")
-"""zero_bytes(buf, at, count): zero `count` >= 1 bytes."""
-
-
-def _copy_64_twin(dst: Any, at: int, src: Any, start: int) -> None:
-    _copy_twin(dst, at, src, start, 64)
-
-
-copy_64 = _copy_64_twin if INTERPRETED else Instruction("codegen.copy_64")
-"""copy_64(dst, at, src, start): copy 64 bytes, without a call; the two must not overlap."""
+@instruction("codegen.copy_64")
+def copy_64(dst: Any, at: int, src: Any, start: int) -> None:
+    """Copy 64 bytes, without a call; the two must not overlap."""
+    copy_bytes(dst, at, src, start, 64)
 
 
 _COPIED_IN_LINES_MAX: Final = 512
@@ -133,45 +127,47 @@ view_words = _viewer("int64", ctypes.c_int64)
 # --- atomics on int64 arrays: what threads share without the GIL
 
 
-def _load_twin(words: Any, index: int) -> int:
-    return int(words[index])
-
-
-def _store_twin(words: Any, index: int, value: int) -> None:
-    words[index] = value
-
-
 _one_at_a_time = Lock()
 
 
-def _add_twin(words: Any, index: int, value: int) -> int:
+@instruction("codegen.load_acquire")
+def load_acquire(words: Any, index: int) -> int:
+    """Load a word with acquire order."""
+    return int(words[index])
+
+
+@instruction("codegen.store_release")
+def store_release(words: Any, index: int, value: int) -> None:
+    """Store a word with release order."""
+    words[index] = value
+
+
+@instruction("codegen.fetch_add")
+def fetch_add(words: Any, index: int, value: int) -> int:
+    """Add to a word, and return what stood there; a full fence."""
     with _one_at_a_time.guard():
         before = int(words[index])
         words[index] = before + value
         return before
 
 
-def _exchange_twin(words: Any, index: int, value: int) -> int:
+@instruction("codegen.exchange")
+def exchange(words: Any, index: int, value: int) -> int:
+    """Store a word, and return what stood there; a full fence."""
     with _one_at_a_time.guard():
         before = int(words[index])
         words[index] = value
         return before
 
 
-def _compare_twin(words: Any, index: int, expected: int, value: int) -> bool:
+@instruction("codegen.compare_exchange")
+def compare_exchange(words: Any, index: int, expected: int, value: int) -> bool:
+    """Store a word if it was as expected, and tell whether it was; a full fence."""
     with _one_at_a_time.guard():
         if words[index] != expected:
             return False
         words[index] = value
         return True
-
-
-load_acquire = _load_twin if INTERPRETED else Instruction("codegen.load_acquire")
-store_release = _store_twin if INTERPRETED else Instruction("codegen.store_release")
-fetch_add = _add_twin if INTERPRETED else Instruction("codegen.fetch_add")
-exchange = _exchange_twin if INTERPRETED else Instruction("codegen.exchange")
-compare_exchange = _compare_twin if INTERPRETED else Instruction("codegen.compare_exchange")
-"""compare_exchange(words, index, expected, value): set to `value` if it was `expected`; was it?"""
 
 
 # --- hints, bits, searches
@@ -186,26 +182,26 @@ def bytes_are(buf: Any, at: int, other: Any, start: int, count: int) -> bool:
     return True
 
 
-def _touch_twin(buf: Any, at: int) -> None:
+@instruction("codegen.touch")
+def touch(buf: Any, at: int) -> None:
+    """Fault in the page of a mapped byte for writing, and change nothing."""
     assert 0 <= at < len(buf)
 
 
-touch = _touch_twin if INTERPRETED else Instruction("codegen.touch")
-"""touch(buf, at): fault in the page of a mapped byte for writing, and change nothing."""
-
-touch_to_read = _touch_twin if INTERPRETED else Instruction("codegen.touch_to_read")
-"""touch_to_read(buf, at): fault in the page of a mapped byte for reading, from a disk perhaps."""
-
-
-def _prefetch_twin(buf: Any, at: int) -> None:
-    return None
+@instruction("codegen.touch_to_read")
+def touch_to_read(buf: Any, at: int) -> None:
+    """Fault in the page of a mapped byte for reading, from a disk perhaps."""
+    assert 0 <= at < len(buf)
 
 
-prefetch = _prefetch_twin if INTERPRETED else Instruction("codegen.prefetch")
-"""prefetch(buf, at): ask for the cache line at `at`; any value of `at` is allowed."""
+@instruction("codegen.prefetch")
+def prefetch(buf: Any, at: int) -> None:
+    """Ask for the cache line at `at`; any value of `at` is allowed."""
 
 
-def _match_twin(buf: Any, at: int, byte: int) -> int:
+@instruction("codegen.match_64")
+def match_64(buf: Any, at: int, byte: int) -> int:
+    """Return which of 64 bytes equal `byte`: bit i is set if the one at `at` + i does."""
     assert 0 <= at <= len(buf) - 64
     bits = int.from_bytes(
         np.packbits(buf[at : at + 64] == byte, bitorder="little").tobytes(), "little"
@@ -213,42 +209,31 @@ def _match_twin(buf: Any, at: int, byte: int) -> int:
     return bits - (1 << 64) if bits >= 1 << 63 else bits
 
 
-match_64 = _match_twin if INTERPRETED else Instruction("codegen.match_64")
-"""match_64(buf, at, byte): bit i is set if the byte at `at` + i equals `byte`."""
-
-
-def _lowest_bit_twin(value: int) -> int:
+@instruction("codegen.lowest_bit")
+def lowest_bit(value: int) -> int:
+    """Return the index of the lowest set bit, 64 for 0."""
     return (int(value) & -int(value)).bit_length() - 1 if value else 64
 
 
-lowest_bit = _lowest_bit_twin if INTERPRETED else Instruction("codegen.lowest_bit")
-"""lowest_bit(value): index of the lowest set bit, 64 for 0."""
-
-
-def _bit_length_twin(value: int) -> int:
+@instruction("codegen.bit_length")
+def bit_length(value: int) -> int:
+    """Return how many bits a value >= 0 has, 0 for 0."""
     return int(value).bit_length()
 
 
-bit_length = _bit_length_twin if INTERPRETED else Instruction("codegen.bit_length")
-"""bit_length(value): how many bits a value >= 0 has, 0 for 0."""
+@instruction("codegen.wrapping_multiply")
+def wrapping_multiply(a: int, b: int) -> int:
+    """Return the lower 64 bits of the product.
 
-
-def _multiply_twin(a: int, b: int) -> int:
+    Numba says of `a * b` that it never overflows (LLVM's `nsw`). If it does, the result is what the
+    optimiser finds convenient, and differs between callers: no good for a hash.
+    """
     return (int(a) * int(b) + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-wrapping_multiply = _multiply_twin if INTERPRETED else Instruction("codegen.wrapping_multiply")
-"""wrapping_multiply(a, b): the lower 64 bits of the product.
-
-Numba says of `a * b` that it never overflows (LLVM's `nsw`). If it does, the result is what the
-optimiser finds convenient, and differs between callers: no good for a hash."""
-
-
-def _swap_twin(value: int) -> int:
+@instruction("codegen.swap_64")
+def swap_64(value: int) -> int:
+    """Return the eight bytes of an int64 in the opposite order."""
     return int.from_bytes(
         (int(value) & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little"), "big", signed=True
     )
-
-
-swap_64 = _swap_twin if INTERPRETED else Instruction("codegen.swap_64")
-"""swap_64(value): the eight bytes of an int64 in the opposite order."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import numpy as np
 
 from timerstore.jit.guards import RLock
-from timerstore.jit.later import Helper
+from timerstore.jit.later import Helper, Instruction
 from timerstore.jit.loading import entry_of, is_packaged
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -148,6 +148,22 @@ def _alone(function: Callable[..., int]) -> Callable[..., int]:
             return function(*args)
 
     return call
+
+
+def instruction(maker: str, *arguments: Any) -> Callable[[F], F]:
+    """Return the decorator of what only kernels can say; the function is its twin in Python.
+
+    `maker`, `arguments`: what makes it, see `later.py`. Interpreted kernels call the twin.
+    """
+
+    def decorate(twin: F) -> F:
+        if INTERPRETED:
+            return twin
+        made = Instruction(maker, *arguments)
+        made.twin = twin
+        return cast(F, made)
+
+    return decorate
 
 
 def inlined(function: F, **options: Any) -> F:

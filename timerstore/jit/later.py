@@ -79,6 +79,9 @@ class Later:
 class Instruction(Later):
     """What only kernels can say: LLVM code, or a function in C."""
 
+    twin: Callable[..., Any]
+    """What does the same in Python, if there is one."""
+
     def __call__(self, *args: Any) -> Any:
         """Refuse: Python cannot say it."""
         raise NotImplementedError(f"{self} is for kernels alone.")

@@ -47,7 +47,7 @@ from typing import (
 import numpy as np
 
 from timerstore.jit.guards import Lock
-from timerstore.jit.kernel import INTERPRETED, inlined
+from timerstore.jit.kernel import INTERPRETED, inlined, instruction
 from timerstore.jit.later import Instruction
 
 # --- Who is acting: what an owned record asks before it lets itself be written, or a log be read.
@@ -316,37 +316,35 @@ def _word_property(name: str, word: Word) -> property:
 _one_at_a_time = Lock()
 
 
-def _observe_twin(record: Any, name: str) -> int:
+@instruction("recordtype.observe")
+def observe(record: Any, name: str) -> int:
+    """Load a word with acquire order: `observe(record, "field")`. Python reads the attribute."""
     return int(getattr(record, name))
 
 
-def _publish_twin(record: Any, name: str, value: int) -> None:
+@instruction("recordtype.publish")
+def publish(record: Any, name: str, value: int) -> None:
+    """Store a word with release order. Python sets the attribute."""
     setattr(record, name, value)
 
 
-def _exchange_twin(record: Any, name: str, value: int) -> int:
+@instruction("recordtype.changer", "xchg")
+def exchange_word(record: Any, name: str, value: int) -> int:
+    """Store a word, and return what stood there; a full fence."""
     with _one_at_a_time.guard():
         before = int(getattr(record, name))
         setattr(record, name, value)
         return before
 
 
-def _add_twin(record: Any, name: str, value: int) -> int:
+@instruction("recordtype.changer", "add")
+def add_to_word(record: Any, name: str, value: int) -> int:
+    """Add to a word, and return what stood there; a full fence."""
     with _one_at_a_time.guard():
         before = int(getattr(record, name))
         if value:  # a caller that wants a fence adds nought
             setattr(record, name, before + value)
         return before
-
-
-observe = _observe_twin if INTERPRETED else Instruction("recordtype.observe")
-"""observe(record, "field"): load with acquire order. Python reads the attribute."""
-publish = _publish_twin if INTERPRETED else Instruction("recordtype.publish")
-"""publish(record, "field", value): store with release order. Python sets the attribute."""
-exchange_word = _exchange_twin if INTERPRETED else Instruction("recordtype.changer", "xchg")
-"""exchange_word(record, "field", value): store, and return what stood there; a full fence."""
-add_to_word = _add_twin if INTERPRETED else Instruction("recordtype.changer", "add")
-"""add_to_word(record, "field", value): add, and return what stood there; a full fence."""
 
 
 def record_at(kind: Any) -> Any:

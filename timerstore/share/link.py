@@ -48,7 +48,7 @@ from timerstore.share.wire import (
     wrong_arguments,
 )
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.folders import holder
+from timerstore.timelog.files.lockfile import holder
 from timerstore.values.blocked_loop import note_blocking
 from timerstore.values.kinds import check_timeout
 

@@ -22,7 +22,7 @@ from timerstore.core.offsets import ConsumerOffsets
 from timerstore.core.readonlycore import REASON, ReadOnlyCore, refuse_real_timers
 from timerstore.core.switches import SWITCHES_FILE, Pause, Paused, Switches
 from timerstore.errors import InvalidArgumentError, ReadOnlyError
-from timerstore.services.cleaning.retention import Upkeep
+from timerstore.services.cleaning.upkeep import Upkeep
 from timerstore.services.world.clock import ManualClock, SystemClock
 from timerstore.services.world.state import DELIVER_LEVELS, DEQUEUE_GET
 from timerstore.store.handover import close, handover
