@@ -100,12 +100,6 @@ class KeyPlace:
 _place_at = record_at(KeyPlace)
 
 
-def new_key_place(world: World, index: KeyIndex) -> KeyPlace:
-    """Return what searches in one store work on."""
-    state = np.zeros(_STATE_WORDS, np.int64)
-    return KeyPlace(world, index, state, np.zeros(fmt.KEY_DIGITS, np.uint8))
-
-
 @inlined
 def note_progress(world: World, index: KeyIndex) -> None:
     """Remember the queue cursor, and a read cursor that was read after it.
@@ -263,11 +257,8 @@ def _search(address: int, key: int, key_bytes: int, topic: int, topic_bytes: int
             state[_QUEUE] = 1
             _begin_file(place, index.file_count - 1)
             continue
-        file, room, code = (
-            view_file(index, number),
-            index.room[number],
-            state[_CODE + state[_QUEUE]],
-        )
+        file, room = view_file(index, number), index.room[number]
+        code = state[_CODE + state[_QUEUE]]
         while state[_ENTRY] > 0:
             entry = state[_ENTRY]
             at = entry_at(entry, room)
@@ -300,7 +291,9 @@ class KeySearch:
     """
 
     def __init__(self, world: World, index: KeyIndex) -> None:
-        self.place = place = new_key_place(world, index)
+        self.place = place = KeyPlace(
+            *(world, index, np.zeros(_STATE_WORDS, np.int64), np.zeros(fmt.KEY_DIGITS, np.uint8))
+        )
         # Looking into an array of a record costs three times as much.
         self._state = memoryview(place.state)  # type: ignore[arg-type]
         self._id = memoryview(place.id)  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ from timerstore.services.running.runner import provide
 from timerstore.services.world import state
 from timerstore.services.world.floor import find_in, read_floor
 from timerstore.services.world.state import ServiceThread
-from timerstore.services.world.world import World, note_lost
+from timerstore.services.world.world import World, lock_all, note_lost, release_all
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import exact_due_ms, identify_timer, stored_at
 from timerstore.timelog.bytes.unit import NOT_SAID, Units
@@ -109,14 +109,14 @@ def _begin_pass(world: World, start: int, first_slot: int) -> None:
     """Enter a pass over messages from `start` on."""
     mine = world.cleaning
     before = act_as(state.CLEANING)
-    _take_all(world)
+    lock_all(world)
     at = mine.pass_count * state.PASS_COLUMNS
     mine.passes[at + state.PASS_START] = start
     mine.passes[at + state.PASS_CURSOR] = start
     mine.passes[at + state.PASS_FIRST_SLOT] = first_slot
     mine.passes[at + state.PASS_FIRST_COPY] = NO_COPY
     mine.pass_count += 1
-    _release_all(world)
+    release_all(world)
     act_as(before)
 
 
@@ -125,28 +125,14 @@ def _move_floor(world: World, floor: int, pass_count: int) -> None:
     """Move the floor, and forget the oldest passes, which it is past; `pass_count` stay."""
     mine = world.cleaning
     before = act_as(state.CLEANING)
-    _take_all(world)
+    lock_all(world)
     mine.floor = floor
     ended_count = mine.pass_count - pass_count
     for i in range(pass_count * state.PASS_COLUMNS):
         mine.passes[i] = mine.passes[i + ended_count * state.PASS_COLUMNS]
     mine.pass_count = pass_count
-    _release_all(world)
+    release_all(world)
     act_as(before)
-
-
-@kernel_ahead
-def _take_all(world: World) -> None:
-    lock_acquire(world.fire_lock)
-    lock_acquire(world.near_lock)
-    lock_acquire(world.wheel_lock)
-
-
-@kernel_ahead
-def _release_all(world: World) -> None:
-    lock_release(world.wheel_lock)
-    lock_release(world.near_lock)
-    lock_release(world.fire_lock)
 
 
 @inlined
@@ -323,9 +309,8 @@ class Cleaner:
             self.error = e
             fields = {"store": str(self.engine.path), "file": e.file, "offset": e.offset}
             log.error(
-                ("%s: cleaning has stopped, so no file is removed any more: %s"),
-                self.engine.path,
-                e,
+                "%s: cleaning has stopped, so no file is removed any more: %s",
+                *(self.engine.path, e),
                 extra=fields,
             )
 

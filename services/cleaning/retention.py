@@ -47,7 +47,7 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.read_units import all_units, unit_reader
 from timerstore.services.world.state import CLEANING
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.bytes.decode import get_field, said_stored_ms, text
 from timerstore.timelog.files.checkpoint import TimerCheckpoint
 from timerstore.timelog.files.segments import PinnedLog, SegmentedFile
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH, apron_bytes
@@ -314,19 +314,16 @@ class Reach:
 
     def _read_stored_ms(self, number: int) -> int | None:
         try:
-            path = self.engine.commitlog.path(number)
-            head_bytes = fmt.MESSAGE_HEADER_BYTES + fmt.HOST_V6_EXTRA_BYTES
-            data = read_head(path, head_bytes, self.engine.disk.at)
+            path, at = self.engine.commitlog.path(number), self.engine.disk.at
+            data = read_head(path, fmt.MESSAGE_HEADER_BYTES + fmt.HOST_V6_EXTRA_BYTES, at)
         except MissingFileError:
             return None
-        if len(data) < fmt.MESSAGE_HEADER_BYTES + fmt.HOST_V6_EXTRA_BYTES:
+        view = np.frombuffer(data, np.uint8)
+        if len(view) < fmt.MESSAGE_HEADER_BYTES + fmt.HOST_V6_EXTRA_BYTES:
             return None
-        header = np.frombuffer(data[: fmt.MESSAGE_HEADER_BYTES], fmt.MESSAGE_HEADER)[0]
-        if int(header["magic"]) not in (fmt.MESSAGE_MAGIC, fmt.MESSAGE_MAGIC_LONG_TOPIC):
-            return None
-        moved = bool(header["system_flag"] & fmt.SYSTEM_FLAG_BORN_V6)
-        at = fmt.MESSAGE_STORED_AT + (fmt.HOST_V6_EXTRA_BYTES if moved else 0)
-        return int.from_bytes(data[at : at + 8], "big", signed=True)
+        magic = get_field(view, fmt.MESSAGE_MAGIC_AT, 4) & 0xFFFFFFFF
+        is_there = magic in (fmt.MESSAGE_MAGIC, fmt.MESSAGE_MAGIC_LONG_TOPIC)
+        return said_stored_ms(view) if is_there else None
 
     def _first_unlinked(self) -> int:
         """Return the offset of the first timer message that has no unit yet."""

@@ -165,11 +165,8 @@ class GroupCommit:
     def __init__(self, durable_end: int) -> None:
         """Begin with nobody; bytes before `durable_end` are durable."""
         self.words = words = np.zeros(_WORDS, np.int64)
-        words[DURABLE], words[_QUIET + 1], words[_LOOK_UP + 1] = (
-            durable_end,
-            _QUIET_NS,
-            _LOOK_UP_NS,
-        )
+        words[DURABLE] = durable_end
+        words[_QUIET + 1], words[_LOOK_UP + 1] = _QUIET_NS, _LOOK_UP_NS
         self._crowd = crowd = Crowd(words)
         leave = partial(caller_of(_leave), crowd)
         self.leading = Guarded(caller_of(_lead), crowd, leave)

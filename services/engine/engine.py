@@ -147,7 +147,13 @@ class Engine:
         self.eventfds = [each.fileno() for each in self._events]
         self.cancelled = CancelledTimers()  # under fire once services run
         self.world: World = new_world(
-            self._new_settings(),
+            Settings(
+                precision_ms=config.precision_ms,
+                slot_count=config.wheel_slot_count,
+                window_slots=config.roll_window_slots,
+                hop_slots=self.identity.roll_hop_slots,
+                store_tag=self.store_tag,
+            ),
             self.commitlog.shared_table,
             self.queues.table,
             self.queues.files[0].shared_table,
@@ -210,15 +216,6 @@ class Engine:
         if self.levels.row[level - 1] < 0:
             self.levels.row[level - 1] = self.queues.row(fmt.LEVEL_TOPIC, level - 1)
         return int(self.levels.row[level - 1])
-
-    def _new_settings(self) -> Settings:
-        return Settings(
-            precision_ms=self.config.precision_ms,
-            slot_count=self.config.wheel_slot_count,
-            window_slots=self.config.roll_window_slots,
-            hop_slots=self.identity.roll_hop_slots,
-            store_tag=self.store_tag,
-        )
 
     # --- cursors
 

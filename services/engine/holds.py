@@ -107,10 +107,8 @@ class Holds:
         """
         limits = self._limits = commitlog_limit, timerlog_limit
         commitlog, timerlog = self._commitlog, self._timerlog
-        now_s, most_bytes = (
-            time.monotonic(),
-            max(KEPT_BYTES, (commitlog.end - commitlog.start) // 4),
-        )
+        most_bytes = max(KEPT_BYTES, (commitlog.end - commitlog.start) // 4)
+        now_s = time.monotonic()
         for each in self._alive.valuerefs():
             hold = each()
             if hold is None or hold.is_lapsed:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from timerstore.jit.intrinsics import load_acquire
-from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.kernel import kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Bytes, Rows, Words, record
 from timerstore.services.engine.engine import Engine
@@ -32,7 +32,7 @@ from timerstore.services.world.state import (
     place_of,
     waiting_count,
 )
-from timerstore.services.world.world import World
+from timerstore.services.world.world import World, lock_all, release_all
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
@@ -109,9 +109,7 @@ def _capture(world: World, wanted: Words, owed: Rows, into: _Captured) -> bool:
     """
     messages, due_ms, cancelled = into.messages, into.due_ms, into.cancelled
     queues, levels, due, late = world.queues, world.levels, world.dequeue_ring, world.late_ring
-    lock_acquire(world.fire_lock)
-    lock_acquire(world.near_lock)
-    lock_acquire(world.wheel_lock)
+    lock_all(world)
     taken, late_count = waiting_count(due.ends), waiting_count(late.ends)
     count = world.near.count
     length = world.cancelled.length
@@ -122,10 +120,10 @@ def _capture(world: World, wanted: Words, owed: Rows, into: _Captured) -> bool:
     into.cancelled_length = world.cancelled.length
     into.owed_count = list_owed(world, owed)
     if into.owed_count > len(owed):
-        _release(world)
+        release_all(world)
         return False
     if count + taken + late_count > len(messages) or 8 * length > len(cancelled):
-        _release(world)
+        release_all(world)
         return False
     if len(wanted) > 0:
         passed, claimed = world.dequeue_put.passed_slot, world.dequeue_get.claimed_slot
@@ -166,15 +164,8 @@ def _capture(world: World, wanted: Words, owed: Rows, into: _Captured) -> bool:
         if levels.row[level] >= 0:
             into.level_stop[level] = load_acquire(queues.next_index, levels.row[level])
     lock_release(world.append_lock)
-    _release(world)
+    release_all(world)
     return True
-
-
-@inlined
-def _release(world: World) -> None:
-    lock_release(world.wheel_lock)
-    lock_release(world.near_lock)
-    lock_release(world.fire_lock)
 
 
 @kernel_ahead

@@ -447,15 +447,11 @@ def _kept_or_made(this: Recovery) -> Iterator[tuple[SegmentedFile, int, int]]:
 # --- the tables
 
 
-def _always(this: Recovery) -> bool:
-    return True
-
-
 class Step(NamedTuple):
     """What is done, and when."""
 
     run: Callable[[Recovery], None]
-    when: Callable[[Recovery], bool] = _always
+    when: Callable[[Recovery], bool] = lambda this: True
 
 
 FIRST_OPENING: Final = (

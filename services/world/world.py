@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from timerstore.jit.kernel import inlined
-from timerstore.jit.locks import new_lock
+from timerstore.jit.locks import lock_acquire, lock_release, new_lock
 from timerstore.jit.mapping import new_lent
 from timerstore.jit.record import CALLER, Words, add_to_word, exchange_word, own, record
 from timerstore.jit.system import wake
@@ -245,6 +245,22 @@ def new_world(
         putters=np.full(WAITER_WORDS + 1, NO_WAITER, np.int64),
         clock=np.zeros(8, np.int64),
     )
+
+
+@inlined
+def lock_all(world: World) -> None:
+    """Take fire, near and wheel, in their order."""
+    lock_acquire(world.fire_lock)
+    lock_acquire(world.near_lock)
+    lock_acquire(world.wheel_lock)
+
+
+@inlined
+def release_all(world: World) -> None:
+    """Give fire, near and wheel back."""
+    lock_release(world.wheel_lock)
+    lock_release(world.near_lock)
+    lock_release(world.fire_lock)
 
 
 @inlined

@@ -107,7 +107,7 @@ def decode_message(view: Bytes, offset: int) -> Message:
         topic=text(view[topic_at : topic_at + found.topic_bytes].tobytes()),
         body=view[body_at : body_at + found.body_bytes].tobytes(),
         properties=decode_properties(properties),
-        stored_ms=_stored_ms(view),
+        stored_ms=said_stored_ms(view),
         born_ms=int(header["born_ms"]),
         queue_id=int(header["queue_id"]),
         queue_index=int(header["queue_index"]),
@@ -123,7 +123,7 @@ def get_field(view: Bytes, at: int, width: int) -> int:
     return int.from_bytes(view[at : at + width].tobytes(), "big", signed=True)
 
 
-def _stored_ms(view: Bytes) -> int:
+def said_stored_ms(view: Bytes) -> int:
     """Return the stored time; an IPv6 born host moves it."""
     born_v6 = get_field(view, fmt.MESSAGE_SYSTEM_FLAG_AT, 4) & fmt.SYSTEM_FLAG_BORN_V6
     return get_field(view, fmt.MESSAGE_STORED_AT + (fmt.HOST_V6_EXTRA_BYTES if born_v6 else 0), 8)

@@ -200,12 +200,8 @@ def audit_units(
     for none, 1 for the timer log, 2 for the commit log; at which offset. If a unit's predecessor
     lies in a segment that is missing, hand the two in again as they are.
     """
-    start, from_slot, floor, precision_ms = (
-        store.start,
-        store.from_slot,
-        store.floor,
-        store.precision_ms,
-    )
+    start, from_slot = store.start, store.from_slot
+    floor, precision_ms = store.floor, store.precision_ms
     segment_bytes = timerlog.segment_bytes
     count = 0
     missing = -1
@@ -321,10 +317,8 @@ def judge_entries(
     i = state[0]
     while i < len(verdicts):
         at = run.at + i * fmt.ENTRY_BYTES
-        message, size = (
-            get_i64(entries, at + fmt.ENTRY_OFFSET_AT),
-            get_i32(entries, at + fmt.ENTRY_SIZE_AT),
-        )
+        message = get_i64(entries, at + fmt.ENTRY_OFFSET_AT)
+        size = get_i32(entries, at + fmt.ENTRY_SIZE_AT)
         verdict = ENTRY_WRONG
         if size == 0 and message == 0 and get_i64(entries, at + fmt.ENTRY_TAGS_AT) == 0:
             verdict = ENTRY_NONE

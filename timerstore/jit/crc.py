@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.jit.intrinsics import get_u8, get_word
-from timerstore.jit.kernel import INTERPRETED, inlined, kernel_later
+from timerstore.jit.kernel import inlined, kernel_later, twinned
 from timerstore.jit.later import Instruction
 from timerstore.jit.record import Bytes, ReadBytes, Words
 
@@ -76,23 +76,21 @@ def register_of_i64(value: int, register: int) -> int:
     return after
 
 
-if INTERPRETED:
+_fold = Instruction("crcfold.fold")
 
-    def crc_register(buf: Bytes, at: int, count: int, register: int) -> int:
-        """Return the register after `count` bytes at `at`."""
-        data = buf[at : at + count].tobytes()
-        assert len(data) == count
-        return zlib.crc32(data, int(register) ^ START) ^ START
 
-else:
-    _fold = Instruction("crcfold.fold")
+def _register_twin(buf: Bytes, at: int, count: int, register: int) -> int:
+    data = buf[at : at + count].tobytes()
+    assert len(data) == count
+    return zlib.crc32(data, int(register) ^ START) ^ START
 
-    @inlined
-    def crc_register(buf: Bytes, at: int, count: int, register: int) -> int:
-        """Return the register after `count` bytes at `at`."""
-        if count >= 16:
-            return _fold(buf, at, count, register)
-        return register_by_table(buf, at, count, register)
+
+@twinned(_register_twin)
+def crc_register(buf: Bytes, at: int, count: int, register: int) -> int:
+    """Return the register after `count` bytes at `at`."""
+    if count >= 16:
+        return _fold(buf, at, count, register)
+    return register_by_table(buf, at, count, register)
 
 
 @inlined

@@ -171,6 +171,15 @@ def inlined(function: F, **options: Any) -> F:
     return function if INTERPRETED else cast(F, Helper(function, **options))
 
 
+def twinned(twin: Callable[..., Any]) -> Callable[[F], F]:
+    """Return the decorator of a helper in whose place interpreted kernels call `twin`."""
+
+    def decorate(function: F) -> F:
+        return cast(F, twin) if INTERPRETED else inlined(function)
+
+    return decorate
+
+
 def inlined_always(function: F) -> F:
     """Compile a helper into the machine code of every caller, however long it is.
 

@@ -190,10 +190,8 @@ def entry_of(kernel: Any, otherwise: Callable[..., Any]) -> Any:
     # CPython looks at it even when the function goes, which may be the last thing at exit.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(method))
     make: Any = ctypes.pythonapi.PyCFunction_NewEx
-    make.restype, make.argtypes = (
-        ctypes.py_object,
-        [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p],
-    )
+    make.restype = ctypes.py_object
+    make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
     return make(ctypes.addressof(method), otherwise, None)
 
 

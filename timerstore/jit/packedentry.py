@@ -174,23 +174,15 @@ class Entry:
     def boxed(self, kind: Any, result: Any) -> Any:
         """Return an object for what a kernel returned."""
         if kind == types.none:
-            nothing = self.outside("_Py_NoneStruct", _I8)
+            nothing = ir.GlobalVariable(self.module, _I8, "_Py_NoneStruct")
             self.call("Py_IncRef", _VOID, nothing)
             return nothing
         if kind == types.boolean:
             as_long = self.builder.zext(result, _I64)
             return self.call("PyBool_FromLong", _POINTER, as_long)
-        assert isinstance(kind, types.Integer), kind
-        if kind.signed:
-            as_long = result if result.type == _I64 else self.builder.sext(result, _I64)
-            return self.call("PyLong_FromLongLong", _POINTER, as_long)
-        as_long = result if result.type == _I64 else self.builder.zext(result, _I64)
-        return self.call("PyLong_FromUnsignedLongLong", _POINTER, as_long)
-
-    def outside(self, name: str, kind: Any) -> Any:
-        """Return a variable of Python's."""
-        known = self.module.globals.get(name)
-        return known or ir.GlobalVariable(self.module, kind, name)
+        assert isinstance(kind, types.Integer) and kind.signed, kind
+        as_long = result if result.type == _I64 else self.builder.sext(result, _I64)
+        return self.call("PyLong_FromLongLong", _POINTER, as_long)
 
     def fail(self, described: Any) -> None:
         """Raise: no kernel of ours does, but for an index that is checked."""
