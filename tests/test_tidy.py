@@ -316,7 +316,7 @@ def test_symlinks_are_relative() -> None:
 
 
 # Called from Python, what `inlined` compiled is a crash: it has no wrapper for that.
-HELPER_DECORATORS = {"inlined", "inlined_always", "inlined_view"}
+HELPER_DECORATORS = {"inlined", "inlined_always", "inlined_view", "twinned", "instruction"}
 KERNELS = {"kernel", "kernel_ahead", "kernel_ahead_with_gil", "kernel_later", "intrinsic"}
 
 
