@@ -5,8 +5,8 @@
 # requirements.lock but those that no test needs, and the kernels, compiled some ten times slower than on a
 # processor. They stay in ARM64_ROOT, 3 GB. The processor is a Neoverse N1, as Linux describes it in /proc/cpuinfo.
 # Without arguments it plays each promise once, as `./run test` does: two hours. qemu keeps memory of each store
-# that a process has opened, so no process plays more than a few files. Under emulation a child that a test kills gets more
-# time. `./run prove arm64 --shell COMMAND` runs something else there.
+# that a process has opened, so no process plays more than a few files, and it ignores madvise, which two tests show. Under
+# emulation a child that a test kills gets more time. `./run prove arm64 --shell COMMAND` runs something else there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=${ARM64_ROOT:-/var/tmp/timerstore-arm64}
@@ -31,7 +31,7 @@ there() { chroot "$root" env -i PATH=/venv/bin:/usr/bin:/bin:/usr/sbin:/sbin HOM
 install() {
   local versions
   versions=$(printf -- '--platform manylinux_2_%s_aarch64 ' 17 24 26 27 28 31 34 35)
-  grep -vE '^(pyspark|rocketmq|ruff|mypy==|mkdocs|griffe|pymdown)' requirements.lock >"$root/lock"
+  grep -vE '^(pyspark|ruff|mypy==|mkdocs|griffe|pymdown)' requirements.lock >"$root/lock"
   # shellcheck disable=SC2086
   .venv/bin/python -m pip install --quiet --no-deps --no-compile --only-binary=:all: --upgrade $versions --python-version 3.11 \
     --target "$root/venv/lib/python3.11/site-packages" -r "$root/lock"
@@ -79,7 +79,9 @@ else
   if [ $# -gt 0 ]; then
     there bash -c "$play"' "$@"' pytest "$@"
   else
-    there bash -c "cd /src && find tests -name 'test_*.py' | sort | xargs -n 10 bash -c '
-      $play -q -n 2 -m \"not prove and (not slow and not long or promise)\" \"\$@\" || [ \$? = 5 ]' pytest"
+    which='-m "not prove and (not slow and not long or promise)"'
+    which+=' -k "not page_that_is_missing and not all_units_are_read_once"'
+    there bash -c "cd /src && find tests -name 'test_*.py' | sort |
+      xargs -n 10 bash -c '$play -q -n 2 $which \"\$@\" || [ \$? = 5 ]' pytest"
   fi
 fi

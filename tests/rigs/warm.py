@@ -73,7 +73,13 @@ def _is_plain(asked: dict[str, Any]) -> bool:
     written = [asked[name] for name in ("c2pwrite", "errwrite") if asked[name] != -1]
     devices = {os.fstat(each).st_rdev for each in written}  # 0 for what is none
     is_odd |= not devices <= {0, os.stat(os.devnull).st_rdev}
-    return sys.platform == "linux" and not PROVING and is_python and is_like_others and not is_odd
+    return is_python and is_like_others and not is_odd and not PROVING and _can_adopt()
+
+
+@cache
+def _can_adopt() -> bool:
+    """Tell whether a process whose parent ends can become a child of this one: qemu refuses it."""
+    return sys.platform == "linux" and ctypes.CDLL(None).prctl(_SUBREAPER, 0) == 0
 
 
 @cache
