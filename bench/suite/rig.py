@@ -20,7 +20,7 @@ from timerstore import TimerStore
 from timerstore.jit.kernel import Kernel
 from timerstore.jit.record import Words
 from timerstore.services.running.runner import provide
-from timerstore.services.running.steps import step
+from timerstore.services.running.steps import ONE_STEP, run
 from timerstore.services.world import needs
 
 COUNT = 20_000
@@ -116,7 +116,7 @@ def drive(store: TimerStore, services: tuple[int, ...], now_ms: int) -> None:
     while True:
         done = 0
         for service in services:
-            done += step(engine.world, service, now_ms)
+            done += int(run(engine.world, service, service, now_ms, ONE_STEP))
             need = engine.need(service)
             if need != needs.NOTHING:
                 provide(engine, service)
