@@ -518,3 +518,17 @@ def test_jobs_are_carried_on_once_there_is_an_owner_again(
         wait_until(lambda: "tried again" in caplog.text)
         with timerstore.open(path) as owner, timerstore.serve(owner):
             wait_until(lambda: runs(owner))
+
+
+def test_what_ended_its_thread_is_raised_by_each_call(tmp_path: Path) -> None:
+    with TimerStore(tmp_path / "s") as store:
+        schedules = Schedules(store)
+        schedules._fail(OSError("broken"))
+        calls: list[Callable[[], object]] = [
+            lambda: schedules.stop("t", "k"),
+            lambda: list(schedules.list()),
+            schedules.step,
+        ]
+        for call in calls:
+            with pytest.raises(OSError, match="broken"):
+                call()
